@@ -43,8 +43,12 @@ from code_rl.util.errors import BackendError
 
 
 async def train(run: Run) -> None:
-    """Train until `max_steps`, or until `run.stop` is set; the current step is always
-    finished, logged and saved first."""
+    """Train from `run.first_step` until `max_steps` (below 0: without end), or until `run.stop` is
+    set; the current step is always finished, logged and saved first. A new run is evaluated first,
+    unless `eval_every` is below 0.
+
+    The first error of any stage is raised, after all work in progress is cancelled.
+    """
     policy = await run.policy(run.first_step)
     if run.first_step == 0 and run.config.eval_every >= 0:
         run.before_training(await evaluate_run(run, policy, full=True))
@@ -61,16 +65,18 @@ async def train(run: Run) -> None:
 
 
 async def train_on(run: Run, batch: Batch) -> TrainedBatch:
-    """Train on one batch: `num_substeps` optimizer steps, each on an equal share of the batch."""
+    """Train on one batch: `num_substeps` optimizer steps, each on an equal share of the batch. All
+    are submitted, in order, before the first answer is awaited."""
     return await answered(
         [await optimizer_step(run, batch, substep) for substep in range(run.config.num_substeps)]
     )
 
 
 async def optimizer_step(run: Run, batch: Batch, substep: int) -> OptimizerStep:
-    """Submit one optimizer step, on the sum of its micro-batches' gradients.
+    """Submit one optimizer step, on the sum of its micro-batches' gradients, and return its
+    futures. Without any example, Adam is not called and the weights stay.
 
-    Each micro-batch goes to the trainer as soon as it is judged.
+    Each micro-batch goes to the trainer as soon as it is judged; with a KL penalty, once all are.
     """
     trainer, objective = run.backend.trainer, run.objective
     loss = (objective.loss, objective.loss_config, objective.temperature)
@@ -89,8 +95,9 @@ async def optimizer_step(run: Run, batch: Batch, substep: int) -> OptimizerStep:
 
 
 async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIterator[MicroBatch]:
-    """Yield r, A and the examples of each micro-batch of one substep, once its trajectories are
-    judged.
+    """Yield r, A and the examples of each of the `num_minibatches` micro-batches of one substep,
+    once its trajectories are judged. They come in slot order, and their groups are written to
+    `rollouts.jsonl` first.
 
     With `dynamic_sampling` one slot of the batch may give several groups, one for each problem that
     was sampled for it.
@@ -107,11 +114,11 @@ async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIte
 
 
 def score_group(group: Group, objective: Objective) -> ScoredGroup:
-    """Return R, r and A of one group. Masked members are left out, never set to zero; with
-    `overlong=mask_loss` truncated members still count in the mean.
+    """Return R, r and A of one group, in the order of its members. Masked members are left out
+    (None), never set to zero; with `overlong=mask_loss` truncated members still count in the mean.
 
     The group is skipped if all its R are equal (only length would then tell its members apart) or
-    if all its A are 0.
+    if all its A are 0. Raises ConfigError for a user's reward or advantage that fails.
     """
     shaping, trajectories = objective.shaping, group.trajectories
     parts_G = [objective.reward.parts(each, group.problem) for each in trajectories]
@@ -136,7 +143,8 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
 
 
 def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:
-    """Return the values of the wanted members, and None for the others."""
+    """Return the values of the wanted members, and None in place of the others, so that positions
+    stay those of the group."""
     return [value if wanted else None for wanted, value in zip(wanted_G, values_G, strict=True)]
 
 
@@ -153,11 +161,11 @@ def examples_of(scored: ScoredGroup) -> list[Example]:
 async def with_kl_penalty(
     run: Run, micro_batches: AsyncIterator[MicroBatch]
 ) -> AsyncIterator[MicroBatch]:
-    """Yield the micro-batches of one substep with β · (log q − log p_ref) subtracted from each
-    sampled token's advantage, an estimate of β · KL(π ‖ π_ref).
+    """Yield the micro-batches of one substep, in order, with β · (log q − log p_ref) subtracted
+    from each sampled token's advantage, an estimate of β · KL(π ‖ π_ref).
 
     The penalty is centered over all trained tokens of the substep, so the first micro-batch is
-    yielded only when the last is judged.
+    yielded only when the last is judged. Raises BackendError as `log_p_ref` does.
     """
     waiting = [each async for each in micro_batches]
     examples = [example for each in waiting for example in each.examples]
@@ -170,8 +178,9 @@ async def with_kl_penalty(
 
 
 async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
-    """Return the base model's log-probability of each example's sampled tokens. Raises BackendError
-    if the back end leaves one out."""
+    """Return the base model's log-probability of each example's sampled tokens, for each example in
+    order. The run has a reference (`kl_coef` above 0). Raises BackendError if the back end leaves
+    one out."""
     assert run.reference is not None
     temperature = run.objective.temperature
     answers = await gather_or_cancel(

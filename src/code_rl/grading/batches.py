@@ -36,12 +36,14 @@ _DIGITS = 18
 async def executions_together(
     executor: Executor, job: Job
 ) -> AsyncGenerator[tuple[Execution | None, bool], None]:
-    """Do the same as `executions_of`, with calls in batches. Yield each execution with True if its
-    process was its own. None stands for the first call without a result in its batch; it is the
-    last.
+    """Do the same as `executions_of`, with calls in batches. Yield each execution, in the order of
+    the cases, with True if its process was its own. None stands for the first call without a result
+    in its batch; it is the last.
 
     `cpu_s` of a call in a batch is its own time, as its process measured it, and the time that the
-    batch took beside its calls, which a fresh process would also take.
+    batch took beside its calls, which a fresh process would also take. With fewer than 10 tests, or
+    cases that cannot share a process, every process is its own. Raises SandboxError as
+    `executions_of` does.
     """
     texts, done, call_s = _texts(job), 0, 0.0
     while done < len(job.cases):
@@ -73,7 +75,7 @@ async def executions_together(
 
 async def answers_of(executor: Executor, job: Job) -> list[Execution]:
     """Return one execution for each call of a trusted program: of batches if every call has a value
-    there, else each call is made alone. Raises SandboxError."""
+    there, else each call is made alone, and every status is possible. Raises SandboxError."""
     answers: list[Execution] = []
     async with closing(executions_together(executor, job)) as executions:
         async for execution, _ in executions:
@@ -86,7 +88,8 @@ async def answers_of(executor: Executor, job: Job) -> list[Execution]:
 
 
 def _texts(job: Job) -> Sequence[bytes]:
-    """Return each call as its bytes, or nothing if these cases cannot share a process."""
+    """Return each call as its bytes, or nothing if these cases cannot share a process: other cases
+    than plain calls, files, or a value that cannot be encoded."""
     plain = [case for case in job.cases if isinstance(case, CallInput) and case.calls is None]
     if len(plain) < len(job.cases) or job.files or job.fetch:
         return ()
@@ -97,7 +100,12 @@ def _texts(job: Job) -> Sequence[bytes]:
 
 
 def _sizes(texts: Sequence[bytes], done: int, most: int) -> list[int]:
-    """Return the sizes of the batches from `done` on; 1 is a call alone."""
+    """Return the sizes of the batches from test `done` on, which cover all the rest; 1 is a call
+    alone. Test 0 is always alone.
+
+    Batches grow from 32 calls by a factor of 4 up to 512, with at most `most` calls, except that a
+    last call joins the batch before it. A batch is closed once its arguments reach 1 MiB.
+    """
     sizes, room = [1] * (done == 0), FIRST_BATCH
     at = done + len(sizes)
     while at < len(texts):
@@ -114,7 +122,8 @@ def _sizes(texts: Sequence[bytes], done: int, most: int) -> list[int]:
 def _cases(
     cases: Sequence[CaseInput], texts: Sequence[bytes], sizes: Sequence[int]
 ) -> Iterator[CaseInput]:
-    """Yield one case for each batch; `runner` makes its calls."""
+    """Yield one case for each batch: the case itself for a size of 1, else a message of all its
+    calls, which `runner` makes in order. `cases`, `texts` and `sizes` begin at the same test."""
     at = 0
     for size in sizes:
         if size == 1:

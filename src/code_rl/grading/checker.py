@@ -75,12 +75,13 @@ class CheckerBudget:
 
     @classmethod
     def of(cls, compare: Compare) -> CheckerBudget:
-        """Return the budget for all tests of one program."""
+        """Return the budget for all tests of one program: four times the checker's CPU limit."""
         return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
 
     def charge(self, execution: Execution, compare: Compare) -> None:
-        """Subtract the cost of one execution of the checker. Sleeping costs as much as computing,
-        up to the wall cap."""
+        """Subtract the CPU seconds of one execution of the checker, compilation included. One that
+        ended by a time limit costs at least the whole limit, even if it slept. The rest may become
+        negative."""
         least = compare.checker_time_limit_s if execution.status is Status.TIME_LIMIT else 0.0
         self.left_s -= max(execution.cpu_s + execution.compile_s, least)
 
@@ -90,7 +91,8 @@ Asked = Answer | Reason | None
 
 
 def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
-    """Return one submission that asks the checker about each answer."""
+    """Return one trusted submission that asks the checker about each answer, in order, under the
+    checker's own limits."""
     return Job(
         code=compare.checker or "",
         cases=tuple(answer.case for answer in answers),
@@ -106,8 +108,9 @@ def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
 
 
 def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
-    """Convert a printed output or an encoded value for the checker, in linear time. Raises
-    UnreadableError."""
+    """Convert a printed output (stdin tests) or an encoded value (call tests) for the checker, in
+    linear time. Raises UnreadableError if `given` is not UTF-8 and the checker is in Python; other
+    checkers get the bytes."""
     if compare.checker_language != PYTHON:
         return Answer(test, _files(test, given))
     case = _call(test, given)
@@ -117,7 +120,9 @@ def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
 
 
 def read_decision(execution: Execution, compare: Compare) -> str | None:
-    """Return None for a right answer, else the checker's reason. Raises UndecidedError."""
+    """Return None for a right answer, else the checker's reason, short and printable. Raises
+    UndecidedError if a Python checker failed, or returned anything but True, False or a text, and
+    if one in another language did not end with exit code 0, 1 or 2."""
     if compare.checker_language != PYTHON and execution.status is not Status.COMPILE_ERROR:
         if execution.exit_code in (1, 2):
             return last_lines(execution) or "it says wrong"
@@ -149,9 +154,9 @@ async def put_to_checker(
     budget: CheckerBudget,
 ) -> AsyncGenerator[Reason | None, None]:
     """Yield the reason for each test in order, None for a passed one. Consecutive answers share a
-    submission of the checker.
+    submission of the checker. `limits` are the program's: the reference solution runs under them.
 
-    Once the budget is spent, the remaining answers are wrong without a check.
+    Once the budget is spent, the remaining answers are wrong without a check. Raises SandboxError.
     """
     at = 0
     while at < len(asked):
@@ -199,8 +204,9 @@ async def put_to_checker(
 
 
 def unreadable(trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
-    """Return the reason why the checker did not decide. `tried` is its failure on the reference
-    solution, if any."""
+    """Return the reason why the checker did not decide: `wrong_answer`, with `trouble`, its failure
+    on this answer. `tried` is its failure on the reference solution (None: it has not failed
+    there); the reason then is `checker_error`."""
     if tried is None:
         return Reason(
             VerdictKind.WRONG_ANSWER, "the checker could not read the answer", str(trouble)
@@ -218,8 +224,9 @@ async def _blame(
     trouble: UndecidedError,
     budget: CheckerBudget,
 ) -> Reason:
-    """Blame a checker without a decision: the program, unless it fails on the references' answers,
-    too."""
+    """Return the reason for an answer that the checker did not decide: `checker_error` if it does
+    not decide the first solution's own answer either, else `wrong_answer`. Without solutions the
+    answer is wrong. The trials are charged to `budget`. Raises SandboxError."""
     tried: UndecidedError | None = None
     if not problem.solutions:
         return unreadable(trouble, None)
@@ -240,8 +247,9 @@ async def _blame(
 async def _references(
     problem: Problem, test: TestCase, executor: Executor, limits: Limits
 ) -> AsyncGenerator[tuple[bool, bytes], None]:
-    """Yield the problem's own answers to a test: the expected output, then the first solution's
-    output (True), if there is one."""
+    """Yield the problem's own answers to a test: (False, the expected output, if there is one),
+    then (True, the output of the first solution), which runs in the sandbox and is left out if it
+    fails. The problem has a solution. Raises SandboxError."""
     if isinstance(test, StdinTest):
         if test.expected.strip():
             yield False, test.expected.encode("utf-8", "surrogatepass")
@@ -254,6 +262,9 @@ async def _references(
 
 
 def _call(test: TestCase, given: bytes) -> CallInput:
+    """Return the checker's call for one answer: `check(input, output, expected)`. The program's
+    value stays encoded until the checker's process decodes it. Raises UnreadableError if `given` is
+    not UTF-8."""
     if isinstance(test, StdinTest):
         return CallInput((test.input, _text(given, "the output is not UTF-8 text"), test.expected))
     value = Encoded(_text(given, "the returned value cannot be read"))
@@ -263,7 +274,8 @@ def _call(test: TestCase, given: bytes) -> CallInput:
 
 
 def _files(test: TestCase, given: bytes) -> StdinInput:
-    """Return the three files of testlib's convention, after a line with their lengths."""
+    """Return a stdin test's three files of testlib's convention (input, output, answer), one after
+    the other, after a line with their lengths in bytes."""
     assert isinstance(test, StdinTest)
     data = test.input.encode("utf-8", "surrogatepass")
     expected = test.expected.encode("utf-8", "surrogatepass")
@@ -272,6 +284,7 @@ def _files(test: TestCase, given: bytes) -> StdinInput:
 
 
 def _text(data: bytes, trouble: str) -> str:
+    """Decode UTF-8. Raises UnreadableError with the message `trouble`."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

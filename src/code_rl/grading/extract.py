@@ -60,7 +60,8 @@ class _Fence:
 
     @property
     def opens(self) -> bool:
-        """True if the fence may open a block. After words, only a language may follow it."""
+        """True if the fence may open a block. After words, it must be of backticks, and only a
+        language may follow it."""
         if "`" in self.after:
             return False
         alone = not self.before.strip() or self.before.rstrip().endswith(">")
@@ -69,14 +70,15 @@ class _Fence:
         )
 
     def rank(self, tags: tuple[str, ...]) -> int:
-        """2 for a block of the language with these tags (none: Python), 1 for an untagged one, 0
-        for another language."""
+        """Return 2 for a block of the language with these tags (none: Python), 1 for an untagged
+        one, 0 for another language."""
         tag = _TAG.match(self.after)[1].lower()  # type: ignore[index]  # it matches any text
         wanted = tag in tags if tags else _PYTHON.fullmatch(tag) is not None
         return 2 if wanted else int(not tag)
 
     def ended_by(self, fence: _Fence) -> bool:
-        """True if the fence closes the block that this one opens, or opens another instead."""
+        """True if `fence`, a later one, closes the block that this one opens, or opens another
+        instead. It has the same character and quoting, and no words before it."""
         if fence.marker[0] != self.marker[0] or fence.quoted != self.quoted:
             return False
         if fence.before.strip("> \t"):
@@ -97,6 +99,7 @@ class _Answer:
 
     @classmethod
     def of(cls, lines: list[str]) -> _Answer:
+        """Find the fences of the lines and the ends of quoted blocks, in linear time."""
         fences = [fence for number, line in enumerate(lines) if (fence := _fence(number, line))]
         quote_ends, end = [0] * len(lines), len(lines)
         for number in reversed(range(len(lines))):
@@ -110,8 +113,9 @@ class _Answer:
 
 
 def extract_code(text: str, language: str = PYTHON, *, only: tuple[str, ...] = ()) -> str | None:
-    """Return the program of an answer, or None; linear in the text. With `only`, return the last
-    block that has one of these tags, or None. Raises ConfigError for an unknown language only."""
+    """Return the program of an answer, or None; linear in the text. `language` is a name of
+    `languages`. With `only`, return the last block that has one of these tags (in lower case), or
+    None; `language` is not used. Raises ConfigError for an unknown language only."""
     if only:
         return _by_rank(text, only)[2]
     other, untagged, tagged = _by_rank(text, () if language == PYTHON else fences_of(language))
@@ -119,7 +123,8 @@ def extract_code(text: str, language: str = PYTHON, *, only: tuple[str, ...] = (
 
 
 def _by_rank(text: str, tags: tuple[str, ...]) -> list[str | None]:
-    """Return the last block of each rank; see `_Fence.rank`."""
+    """Return the last block of each rank, [other language, untagged, tagged], None where there is
+    none; see `_Fence.rank`."""
     _, answer = split_thinking(text)
     lines = [line.removesuffix("\r") for line in answer.split("\n")]
     ends = [number for number, line in enumerate(lines, start=1) if line.strip() == UNTHINK]
@@ -147,8 +152,9 @@ def _is_quoted(text: str) -> bool:
 
 
 def _fence(number: int, line: str) -> _Fence | None:
-    """Return the fence on a line, or None. After a fence of backticks the line has no other
-    backtick, or it would be inline code."""
+    """Return the fence on line `number`, or None: the first three backticks or tildes, wherever
+    they are. After a fence of backticks the line has no other backtick, or it would be inline code,
+    unless a blank follows the fence."""
     start = min((at for at in map(line.find, ("```", "~~~")) if at >= 0), default=-1)
     if start < 0:
         return None
@@ -159,8 +165,13 @@ def _fence(number: int, line: str) -> _Fence | None:
 
 
 def _end(read: _Answer, opening: _Fence, index: int, tags: tuple[str, ...]) -> int:
-    """Return the index of the fence that ends a block: the first that can and is not inside a
-    triple-quoted string, else the first that can, else the first behind the block."""
+    """Return the index of the fence that ends the block of `opening`: the first that can and is not
+    inside a triple-quoted string, else the first that can, else the first behind the block. `index`
+    is the fence after `opening`.
+
+    It spends `read.to_read`, which keeps the whole extraction linear; once that is spent, strings
+    are not looked at.
+    """
     fences, last = read.fences, read.last_line(opening)
     first = index
     while first < len(fences) and fences[first].line < last and not opening.ended_by(fences[first]):
@@ -183,7 +194,7 @@ def _end(read: _Answer, opening: _Fence, index: int, tags: tuple[str, ...]) -> i
 
 def _open_string(line: str, string: str) -> str:
     """Return the triple quote that is open after a line of Python, or an empty text; `string` was
-    open before it."""
+    open before it. Comments and other strings are skipped."""
     at = 0
     while match := (_ENDS[string] if string else _STRINGS).search(line, at):
         at = match.end()
@@ -193,8 +204,9 @@ def _open_string(line: str, string: str) -> str:
 
 
 def _code(opening: _Fence, closing: _Fence | None, body: list[str]) -> str | None:
-    """Return the code of a block with these lines, or None if it has no statement or was left
-    open."""
+    """Return the code of a block with these lines, without the fence's indentation and blank lines
+    at either end, or None if it has no statement or was left open. `closing` is None, or a fence
+    that opens another block, if it was. `body` is shortened in place."""
     if closing is None or closing.names_a_language:
         tick = opening.marker[0]
         soft = next((i for i, line in enumerate(body) if _ends_softly(line, opening.marker)), None)
@@ -214,7 +226,8 @@ def _code(opening: _Fence, closing: _Fence | None, body: list[str]) -> str | Non
 
 
 def _ends_softly(line: str, marker: str) -> bool:
-    """Return True if a line of code ends in a fence, or in a fence and a tag."""
+    """Return True if a line of code ends in a fence as long as `marker` or longer, or in such a
+    fence and a tag (`</answer>`)."""
     _, fence, rest = line.partition(3 * marker[0])
     after = rest.lstrip(marker[0])
     long_enough = len(rest) - len(after) >= len(marker) - 3

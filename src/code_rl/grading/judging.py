@@ -44,7 +44,9 @@ class _Tally:
     seconds: list[float] | None = None
 
     def note(self, reason: Reason | None) -> bool:
-        """Count one more test. Return True if the judge is to stop."""
+        """Count one more test; only the first failure's reason is kept. Return True if the judge is
+        to stop: after a failure unless all tests were requested, and always after an undecided one
+        or a COMPILE_ERROR."""
         if reason is None:
             self.passed += 1
         elif self.reason is None:
@@ -55,14 +57,14 @@ class _Tally:
         )
 
     def spent(self, execution: Execution) -> None:
-        """Add the time of one test."""
+        """Add the CPU and wall time of one execution, and its CPU seconds to `seconds`."""
         self.cpu_s += execution.cpu_s
         self.wall_s += execution.wall_s
         if self.seconds is not None:
             self.seconds.append(execution.cpu_s)
 
     def begin_again(self) -> None:
-        """Forget all tests."""
+        """Forget all tests, in `seconds` too, which is emptied in place."""
         self.done = self.passed = self.failed = 0
         self.cpu_s, self.wall_s, self.reason = 0.0, 0.0, None
         if self.seconds is not None:
@@ -79,16 +81,16 @@ async def judge_async(
     seconds: list[float] | None = None,
 ) -> Verdict:
     """Run `code` on the tests of `problem` in order, up to the first failure, and return the
-    verdict.
+    verdict. `code` None is an answer without a program (`no_code`).
 
     Without an `executor` the process's own sandbox is used (SANDBOX_URL, else the embedded one).
-    `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and
-    `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are sums over the tests
-    that ran; `seconds` receives the CPU seconds of each.
+    `cpu_limit_s` lowers the problem's own CPU limit per test (None: keeps it). With `all_tests`
+    every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are
+    sums over the tests that ran; `seconds` receives the CPU seconds of each.
 
     Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule) or
-    code that is not text, and OutageError if the sandbox stays unreachable. Any other failure of
-    the sandbox is the verdict `sandbox_error`.
+    code that is not text, ConfigError for a language that is not installed, and OutageError if the
+    sandbox stays unreachable. Any other failure of the sandbox is the verdict `sandbox_error`.
     """
     if not isinstance(problem, Problem):
         raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
@@ -112,14 +114,17 @@ async def judge_async(
 def judge(
     problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
 ) -> Verdict:
-    """Run `judge_async` in the process's own sandbox and wait for it."""
+    """Judge as `judge_async` does, in the process's own sandbox, and wait for the verdict. It may
+    also be called inside a running event loop, which it blocks. Raises DataError and OutageError as
+    `judge_async` does."""
     return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
 
 
 async def _judge(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None, tally: _Tally
 ) -> None:
-    """Run the tests into `tally`; an infrastructure failure becomes its reason."""
+    """Run the tests into `tally`. A SandboxError, or a test without a result, becomes its reason;
+    DataError and OutageError pass."""
     limits = limits_of(problem, cpu_limit_s)
     try:
         if problem.compare.rule == "checker":
@@ -135,12 +140,14 @@ async def _judge(
 async def _run(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """Run the program and compare each output with the expected one.
+    """Run the program and compare each output with the expected one, into `tally`. Raises
+    SandboxError.
 
-    The results of batches count only if all are right. The first call that is not right in its
-    batch is made again, alone. If it fails there too, that is its result. If it is right there, the
-    program's answers depend on its earlier calls: every call is made again, alone, and nothing of
-    the batches counts.
+    The results of batches count only if all are right; under `lcb-official` there are none. The
+    first call that is not right in its batch is made again, alone. If it fails there too, that is
+    its result, unless all tests are requested. Otherwise every call is made again, alone, and
+    nothing of the batches counts: the program's answers depend on its earlier calls, or later tests
+    need results too.
     """
     whole = program_job(problem, code, problem.tests, limits)
     if problem.compare.rule != "lcb-official":
@@ -172,7 +179,8 @@ async def _run(
 
 
 async def _reason(problem: Problem, execution: Execution, index: int) -> Reason | None:
-    """Return why a test failed, or None."""
+    """Return why test number `index` failed, or None. Under `lcb-official` the output of a program
+    that ended with an exit code of its own is compared all the same."""
     test = problem.tests[index]
     if problem.compare.rule == "lcb-official" and left_by_itself(execution, test):
         return await _compared(problem, test, execution)
@@ -186,7 +194,7 @@ async def _run_checked(
     and the checker gets the outputs of each chunk.
 
     The program's submission ends before the checker's begins, so an executor with one slot cannot
-    deadlock.
+    deadlock. Raises SandboxError.
     """
     chunk, budget = 1, CheckerBudget.of(problem.compare)
     while tally.done < len(problem.tests):
@@ -228,10 +236,11 @@ async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Ask
 
 
 async def _compared(problem: Problem, test: TestCase, execution: Execution) -> Reason | None:
-    """Return why the answer is wrong, or None. Long texts are compared in a thread, so that the
-    event loop keeps running."""
+    """Return why the answer is wrong, or None. Texts of more than 64 KiB are compared in a thread,
+    so that the event loop keeps running."""
 
     def compare() -> str | None:
+        """Return a message if the answer is wrong, else None."""
         if isinstance(test, StdinTest):
             return compare_printed(execution.stdout, test, problem.compare)
         return compare_returned(execution.value or b"", test, problem.compare)
@@ -242,7 +251,8 @@ async def _compared(problem: Problem, test: TestCase, execution: Execution) -> R
 
 
 def _verdict(problem: Problem, tally: _Tally) -> Verdict:
-    """Return the verdict for the first failure, or for none."""
+    """Return the verdict for the first failure, or for none. What the program gave is in it only if
+    the failed test is public."""
     failure, kind = None, VerdictKind.PASSED
     if tally.reason is not None:
         public = problem.tests[tally.failed].public

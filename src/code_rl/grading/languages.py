@@ -30,12 +30,13 @@ class Language:
     fusion: str = ""
 
     def run_command(self, memory_mb: int) -> str:
-        """Return the command of one test."""
+        """Return the shell command of one test, with the problem's memory limit in its place."""
         return self.run.replace("{memory_mb}", str(memory_mb))
 
 
 def read_languages(path: Path) -> dict[str, Language]:
-    """Return the languages of a TOML file by name. Raises ConfigError."""
+    """Return the languages of a TOML file by name. Nothing is registered (see `add_languages`).
+    Raises ConfigError for a file that cannot be read and for a malformed table."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -45,12 +46,13 @@ def read_languages(path: Path) -> dict[str, Language]:
 
 def add_languages(path: Path) -> None:
     """Make the languages of a file known to this process, in place of earlier ones of the same
-    name. Raises ConfigError."""
+    name. Raises ConfigError, and then adds none of them."""
     _known.update(read_languages(path))
 
 
 def language(name: str) -> Language:
-    """Return a language by its name. Raises ConfigError."""
+    """Return a known language by its name. Python is not among them, since the sandbox runs it
+    directly. Raises ConfigError for any other name."""
     if name not in _known:
         known = ", ".join((PYTHON, *_known))
         raise ConfigError(
@@ -60,17 +62,20 @@ def language(name: str) -> Language:
 
 
 def language_of_fusion(name: str) -> str | None:
-    """Return our name of a language that Sandbox Fusion calls `name`, or None."""
+    """Return our name of a language that Sandbox Fusion calls `name`, or None. Python is not among
+    them."""
     return next((ours for ours, each in _known.items() if name and each.fusion == name), None)
 
 
 def fences_of(name: str) -> tuple[str, ...]:
-    """Return the tags of a language's code blocks, in lower case. Raises ConfigError."""
+    """Return the tags of a language's code blocks, in lower case, the usual one first. Raises
+    ConfigError for Python, too, and for an unknown name."""
     return language(name).fences
 
 
 def _language(name: str, table: Any, where: str) -> Language:
-    """Read one language's table. Raises ConfigError that names the field."""
+    """Read one language's table, with tags in lower case and the name as the default title. Raises
+    ConfigError that begins with `where` and names the field."""
     kinds = {field.name: field.type for field in fields(Language) if field.name != "name"}
     if not isinstance(table, dict) or name == PYTHON:
         raise ConfigError(f"{where}: a language is a table, and its name is not {PYTHON!r}")

@@ -63,6 +63,7 @@ class Form:
 
 
 def _is_number(value: Any) -> bool:
+    """Return True for a finite int or float of at least 0; a bool is none."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -83,6 +84,7 @@ def _written(form: Form) -> Form:
 
 
 def _is_date(value: Any) -> bool:
+    """Return True for an existing date as YYYY-MM-DD, and for no other of ISO 8601's forms."""
     try:
         return bool(datetime.date.fromisoformat(value).isoformat() == value)
     except (TypeError, ValueError):
@@ -157,8 +159,9 @@ _COMPARE = {
 def read_fields(
     data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
 ) -> dict[str, Any]:
-    """Return the given fields in their stored form. Raises DataError, beginning with `where`, for a
-    malformed, missing or unknown field."""
+    """Return the given fields in their stored form; a missing optional field stays missing. Raises
+    DataError, beginning with `where`, for an unknown, missing or malformed field, and
+    ValueCodecError for a value that `decode` refuses."""
     missing = [name for name in required if name not in data]
     unknown = [name for name in data if name not in forms]
     if unknown:
@@ -176,8 +179,13 @@ def read_fields(
 
 
 def check_problem(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for a problem made in Python that no row could
-    give."""
+    """Raise DataError, beginning with `where`, for a problem made in Python whose parts have the
+    wrong types or do not fit together. Every judgment calls it.
+
+    It checks the fields `OWN_FIELDS`, the types of `tests` and `compare`, the texts of stdin tests,
+    and what `check_parts` checks; `date`, `source`, solutions and the values of call tests are not
+    looked at.
+    """
     for name in OWN_FIELDS:
         value = getattr(problem, name)
         if not FORMS[name].fits(value):
@@ -199,15 +207,17 @@ def check_problem(problem: Problem, where: str) -> None:
 
 
 def wrong_field(name: str, value: Any, wanted: str, where: str) -> DataError:
-    """Return the error for a field of a row."""
+    """Return the error for a field of a row: `where: name=value must be wanted`. The caller raises
+    it."""
     return DataError(f"{where}: {name}={short(value)} must be {wanted}")
 
 
 def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> int:
-    """Write problems as a native file (compressed if `path` ends in .gz), all or nothing. Return
-    their number.
+    """Write problems as a native file (compressed if `path` ends in .gz), all or nothing, in place
+    of an earlier one. Return their number.
 
-    The same problems give the same bytes.
+    The same problems give the same bytes. Raises DataError if `path` cannot be written, and
+    ValueCodecError for a test's value that has no JSON form.
     """
     lines = [format_problem(problem).encode("ascii") + b"\n" for problem in problems]
     stored = io.BytesIO()
@@ -224,19 +234,23 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
 
 
 def parse_problem(line: bytes, where: str) -> Problem:
-    """Return the problem on one line of a native file; `where` begins every error message."""
+    """Return the problem on one line of a native file. Raises DataError, beginning with `where`,
+    for anything malformed."""
     return problem_from_json(read_object(line, where), where)
 
 
 def format_problem(problem: Problem) -> str:
-    """Return a problem as one line of a native file, without the line end; ASCII only."""
+    """Return a problem as one line of a native file, without the line end; ASCII only. Problems are
+    identified by this text, so it must not change. Raises ValueCodecError for a test's value that
+    has no JSON form."""
     sys.set_int_max_str_digits(0)
     return json.dumps(problem_to_json(problem), ensure_ascii=True, separators=(",", ":"))
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     """Return the problem as a JSON object with every field, except that `language` is left out for
-    Python; inverse of `problem_from_json`."""
+    Python; inverse of `problem_from_json`. Fields have the order of `FORMS`. Raises
+    ValueCodecError."""
     row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
     if problem.language == PYTHON:
         # The text of a problem identifies it in runs and data sets made before there was a choice.
@@ -249,8 +263,8 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 
 
 def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
-    """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for
-    anything malformed."""
+    """Build a problem from a native JSON object; fields that are missing have the defaults of
+    `Problem`. Raises DataError, beginning with `where`, for anything malformed."""
     row = read_fields(data, FORMS, REQUIRED, where)
     row["tests"] = tuple(
         _test_from_json(item, f"{where}: tests[{index}]") for index, item in enumerate(row["tests"])
@@ -307,7 +321,8 @@ NOT_FOR_RAISES = (
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:
-    """Return one test as a JSON object; inverse of `_test_from_json`."""
+    """Return one test as a JSON object; inverse of `_test_from_json`. `fn_name` and tolerances that
+    are None are left out. Raises ValueCodecError for a value that has no JSON form."""
     if isinstance(test, StdinTest):
         row: dict[str, Any] = {"kind": "stdin", "input": test.input, "expected": test.expected}
     elif isinstance(test, SequenceTest):
@@ -329,7 +344,8 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
 
 
 def _test_from_json(data: Any, where: str) -> TestCase:
-    """Read one test of any kind. Raises DataError that names the field."""
+    """Read one test of any kind. Raises DataError that begins with `where` and names the field,
+    also for a value that cannot be decoded."""
     if not isinstance(data, dict):
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
@@ -349,7 +365,8 @@ def _test_from_json(data: Any, where: str) -> TestCase:
 
 
 def _call(row: dict[str, Any], where: str) -> CallTest:
-    """Read a call test: exactly one of `expected` and `raises`."""
+    """Read a call test from its stored fields. Raises DataError unless it has exactly one of
+    `expected` and `raises`, and for an exception in `NOT_FOR_RAISES`, by which a process ends."""
     raises = row.get("raises")
     if raises in NOT_FOR_RAISES:
         raise DataError(
@@ -363,7 +380,9 @@ def _call(row: dict[str, Any], where: str) -> CallTest:
 
 
 def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
-    """Read a sequence test: the construction first, then one expected value per call."""
+    """Read a sequence test from its stored fields, of which `class` and `calls` are removed. Raises
+    DataError unless the calls begin with the construction, and there is one expected value per
+    call, None for the first."""
     name, calls = row.pop("class"), row.pop("calls")
     for call in calls:
         if not (ITEMS.fits(call) and len(call) == 2 and NAME.fits(call[0]) and ITEMS.fits(call[1])):

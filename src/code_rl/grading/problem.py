@@ -116,7 +116,8 @@ class ProblemView:
 
     @property
     def language_names(self) -> tuple[str, str]:
-        """The language's name in prompts, and the tag of its code blocks."""
+        """The language's name in prompts, and the tag of its code blocks. Raises ConfigError for an
+        unknown language."""
         if self.language == PYTHON:
             return "Python", PYTHON
         found = language(self.language)
@@ -148,17 +149,20 @@ class Problem:
     @property
     def calls(self) -> bool:
         """True if tests call functions or classes of the program, instead of running it as a
-        script."""
+        script. It looks at `fn_name` and the first test; `check_parts` makes sure that the others
+        agree."""
         return self.fn_name is not None or not all(
             isinstance(test, StdinTest) for test in self.tests[:1]
         )
 
     def in_language(self, name: str | None) -> Problem:
-        """Return the problem for programs of another language (None: as it is), without the
-        source text that is in the problem's own. Its solutions are those of
-        `meta.solutions_LANGUAGE`, its wrong ones those of `meta.wrong_solutions_LANGUAGE`.
+        """Return the problem for programs of another language (None: as it is), without the source
+        text that is in the problem's own: starter code, `meta.preamble` and `meta.setup`. Its
+        solutions are those of `meta.solutions_LANGUAGE`, its wrong ones those of
+        `meta.wrong_solutions_LANGUAGE`.
 
-        Raises DataError for an unknown language, or tests that only Python's programs have.
+        Raises DataError for an unknown language, and for tests or a rule that only Python's
+        programs have.
         """
         if name in (None, self.language):
             return self
@@ -173,7 +177,8 @@ class Problem:
         return other
 
     def view(self) -> ProblemView:
-        """Return the part of the problem that prompts are built from."""
+        """Return the part of the problem that prompts are built from. No hidden test, solution or
+        `meta` is in it."""
         public = tuple(test for test in self.tests if test.public)
         return ProblemView(
             self.id, self.statement, self.starter_code, self.fn_name, public, self.language
@@ -195,7 +200,9 @@ _USUAL = Compare()
 
 
 def check_compare(compare: Compare, where: str) -> None:
-    """Raise DataError, beginning with `where`, if `compare` is not a usable rule."""
+    """Raise DataError, beginning with `where`, if `compare` is not a usable rule: an unknown name,
+    a field of the wrong type or of another rule, or a checker that is missing or does not compile.
+    A checker in another language than Python is not compiled."""
     where = f"{where}: compare"
     rule = compare.rule
     if rule not in RULES:
@@ -228,8 +235,9 @@ def check_compare(compare: Compare, where: str) -> None:
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, if the rule or a source is unusable, there are no
-    tests, or tests and rule do not fit together."""
+    """Raise DataError, beginning with `where`, if the rule, the language or the source of
+    `meta.preamble` or `meta.setup` is unusable, there are no tests, or tests and rule do not fit
+    together. The program's solutions are not checked."""
     if not problem.tests:
         raise DataError(f"{where}: tests is empty; a problem needs at least one test")
     check_compare(problem.compare, where)
@@ -267,7 +275,9 @@ def check_parts(problem: Problem, where: str) -> None:
 
 
 def _check_language(problem: Problem, where: str) -> None:
-    """Raise DataError for an unknown language, or for call tests and rules that only Python has."""
+    """Raise DataError, beginning with `where`, for an unknown language, for call tests or the rule
+    `lcb-official` in another language than Python, and for call tests with a checker in another
+    language."""
     if problem.calls and problem.compare.checker_language != PYTHON:
         raise DataError(
             f"{where}: checker_language={problem.compare.checker_language!r} does not go with call "
@@ -289,6 +299,8 @@ def _check_language(problem: Problem, where: str) -> None:
 
 
 def _known_language(name: str, where: str) -> None:
+    """Raise DataError, beginning with `where`, for a language other than Python that is not
+    known."""
     try:
         language(name)
     except ConfigError as error:
@@ -296,7 +308,8 @@ def _known_language(name: str, where: str) -> None:
 
 
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
-    """Raise DataError for a tolerance that is neither None nor a finite number of at least 0."""
+    """Raise DataError, beginning with `where`, for a tolerance that is neither None nor a finite
+    number of at least 0."""
     for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):
         number = isinstance(value, int | float) and math.isfinite(value) and value >= 0
         if value is not None and not number:
@@ -304,8 +317,8 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
 
 
 def _check_checker(source: str, where: str) -> None:
-    """Raise DataError if a checker does not compile, or does not define `check` with three
-    arguments."""
+    """Raise DataError, beginning with `where`, if a Python checker does not compile, or does not
+    define `check` with three arguments. It is not run."""
     tree = _parsed(source)
     if isinstance(tree, str):
         raise DataError(f"{where}: the checker's source does not compile: {tree}")
@@ -323,13 +336,15 @@ def _check_checker(source: str, where: str) -> None:
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """Return the functions at module level; the last of each name counts."""
+    """Return the functions at module level by name, not async ones; the last of each name
+    counts."""
     return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(source: str) -> ast.Module | str:
-    """Return the syntax tree of a source, or why it does not compile."""
+    """Return the syntax tree of a source, or a text that says why it does not compile. Trees are
+    cached and shared, so callers must not change them."""
     try:
         tree = syntax.parse(source)
         with warnings.catch_warnings():
@@ -343,14 +358,16 @@ def _parsed(source: str) -> ast.Module | str:
 
 
 def _takes_three(args: ast.arguments) -> bool:
-    """Return True for a signature that accepts three positional arguments."""
+    """Return True for a signature that accepts a call with three positional arguments and nothing
+    else."""
     most = len(args.posonlyargs) + len(args.args)
     least = most - len(args.defaults)
     return least <= 3 and (most >= 3 or args.vararg is not None) and None not in args.kw_defaults
 
 
 def rule_for(compare: Compare, test: TestCase) -> Compare:
-    """Return the rule for one test: the test's own tolerances override the problem's."""
+    """Return the rule for one test: the test's own tolerances (None: the problem's) override those
+    of `compare`."""
     if test.abs_tol is None and test.rel_tol is None:
         return compare
     return replace(

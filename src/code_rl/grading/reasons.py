@@ -33,7 +33,8 @@ class Reason:
     got: str | None = None
 
     def shown(self, public: bool) -> str:
-        """Return the failure's message, short and printable."""
+        """Return the failure's message, of one line, printable and of at most 240 characters. The
+        part that may reveal something of the test is in it only if `public`."""
         if not public or not self.public_message:
             return clip(self.message)
         if self.public_message.startswith(self.message):
@@ -42,7 +43,9 @@ class Reason:
 
 
 def status_reason(execution: Execution, test: TestCase) -> Reason | None:
-    """Return why this execution failed before any comparison, or None if it gave an answer."""
+    """Return why this execution failed before any comparison, or None if it gave an answer. Its
+    `message` names a built-in exception or an exit code, or is the compiler's; whatever else the
+    program says is in `public_message`."""
     if execution.status is Status.OK:
         return None if isinstance(test, StdinTest) else _unanswered(execution, test)
     detail = clip(execution.detail)
@@ -58,15 +61,17 @@ def status_reason(execution: Execution, test: TestCase) -> Reason | None:
 
 
 def left_by_itself(execution: Execution, test: TestCase) -> bool:
-    """Return True for a program on stdin that ended with an exit code of its own, not by an
-    uncaught exception."""
+    """Return True for a stdin test's program that ended with an exit code above 0 of its own
+    choice, not by an uncaught exception, a signal or a limit."""
     crashed = execution.exit_code == 1 and b"Traceback (most recent call last)" in execution.stderr
     chosen = execution.exit_code is not None and execution.exit_code > 0 and not crashed
     return isinstance(test, StdinTest) and execution.status is Status.RUNTIME_ERROR and chosen
 
 
 def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
-    """Return the reason for a wrong answer. For a public test it shows both sides."""
+    """Return the reason for a wrong answer. For a public test it also has the beginnings of the
+    expected and the given answer, and up to 2,000 bytes of the latter as `got`; for a hidden one,
+    `message` alone."""
     if not test.public:
         return Reason(VerdictKind.WRONG_ANSWER, message)
     expected = test.raises if isinstance(test, CallTest) and test.raises else test.expected
@@ -79,7 +84,8 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
 
 
 def last_lines(execution: Execution) -> str:
-    """Return the last lines of a trusted program's output, for its author."""
+    """Return the last two lines of a trusted program's stderr that are not blank, or else its
+    `detail`, as one short line for its author."""
     said = [
         line
         for line in execution.stderr[-4096:].decode("utf-8", "replace").splitlines()
@@ -89,13 +95,15 @@ def last_lines(execution: Execution) -> str:
 
 
 def clip(text: str) -> str:
-    """Return the text shortened and printable."""
+    """Return the first 240 characters, with unprintable ones as spaces, line ends included, lone
+    surrogates as `?`, and none at either end."""
     text = "".join(char if char.isprintable() else " " for char in text[:MAX_MESSAGE])
     return text.encode("utf-8", "replace").decode("utf-8").strip()
 
 
 def _unanswered(execution: Execution, test: TestCase) -> Reason | None:
-    """Return the reason if the call gave no value or raised where that is not expected."""
+    """Return the reason if the call gave no value or raised where that is not expected, else None.
+    Only a built-in exception's name is in `message`."""
     if execution.value is None:
         detail = clip(execution.detail)
         return Reason(

@@ -30,7 +30,9 @@ USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
 
 
 def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:
-    """Return the submission of `code` for some tests of `problem`."""
+    """Return the submission of `code` for some tests of `problem`, in order. If `tests` is
+    `problem.tests` itself, the encoded inputs are kept for later submissions. A value that cannot
+    be encoded is reported by the executor, not here."""
     return Job(
         code=code,
         cases=_inputs(problem) if tests is problem.tests else _inputs_of(tests, problem),
@@ -44,7 +46,8 @@ def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: 
 
 @once_per_object
 def _inputs(problem: Problem) -> tuple[CaseInput, ...]:
-    """Return the sandbox's inputs of all tests, already encoded."""
+    """Return the sandbox's inputs of all tests, with calls already encoded. If one cannot be
+    encoded, none is; the executor then raises for it."""
     inputs = _inputs_of(problem.tests, problem)
     with contextlib.suppress(ValueCodecError):  # the executor says which cannot be encoded
         inputs = tuple(
@@ -55,13 +58,16 @@ def _inputs(problem: Problem) -> tuple[CaseInput, ...]:
 
 
 def _inputs_of(tests: Sequence[TestCase], problem: Problem) -> tuple[CaseInput, ...]:
-    """Return the sandbox's inputs of some of the problem's tests."""
+    """Return the sandbox's inputs of some of the problem's tests, in order; expected outputs are
+    not among them."""
     # For all calls or none: the input must not reveal that a test expects an exception.
     catch = any(isinstance(test, CallTest) and test.raises is not None for test in problem.tests)
     return tuple(_input(test, catch) for test in tests)
 
 
 def _input(test: TestCase, catch: bool) -> CaseInput:
+    """Return one test's input: bytes of stdin, or a call. With `catch` an exception of the call is
+    returned as its value."""
     if isinstance(test, StdinTest):
         return StdinInput(test.input.encode("utf-8", "surrogatepass"))
     if isinstance(test, SequenceTest):
@@ -72,10 +78,10 @@ def _input(test: TestCase, catch: bool) -> CaseInput:
 
 def in_one_process(problem: Problem, code: str) -> Problem | None:
     """Return the problem with one test that makes all calls in one process, on one object if `code`
-    mentions a `class Solution`. Return None if a test is more than a call with positional
-    arguments.
+    mentions a `class Solution`, as LiveCodeBench runs call tests.
 
-    LiveCodeBench runs call tests in this way.
+    Return None if that is impossible: a test is more than a call of `fn_name` with positional
+    arguments, tests differ in their tolerances, or the rule is `checker`. The new test is hidden.
     """
     name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
     tests = [
@@ -105,8 +111,9 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """Return the problem's limits, with a CPU limit of at most `cpu_limit_s`. The output limit
-    grows with the expected output. Raises DataError.
+    """Return the problem's limits, with a CPU limit of at most `cpu_limit_s` seconds (None: the
+    problem's). The output limit grows with the expected output. Raises ConfigError for a
+    `cpu_limit_s` that is no time, and DataError for an expected value nested too deeply.
 
     LiveCodeBench's utility forbids processes and sets no other limit, so the threads and open files
     of all its calls in one process must be allowed.
@@ -126,12 +133,14 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
 
 @once_per_object
 def _longest_expected(problem: Problem) -> int:
-    """Return the size of the largest expected output. Raises DataError."""
+    """Return the approximate bytes of the largest expected output; 0 without tests. Raises
+    DataError for a value nested too deeply for a program to return."""
     return max((_expected_size(problem, index) for index in range(len(problem.tests))), default=0)
 
 
 def _expected_size(problem: Problem, index: int) -> int:
-    """Return the approximate size of a test's expected output, in bytes as encoded.
+    """Return the approximate size of a test's expected output, in bytes as encoded, walked level by
+    level without recursion.
 
     Raises DataError for a value nested too deeply for a program to return.
     """
@@ -162,8 +171,8 @@ def _expected_size(problem: Problem, index: int) -> int:
 
 
 async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Execution, None]:
-    """Yield one execution for each case, or only the first if the program does not compile. Raises
-    SandboxError."""
+    """Yield one execution for each case, in order, or up to the first COMPILE_ERROR. Closing it
+    stops the submission. Raises SandboxError, also if the executor ends before the last case."""
     seen = 0
     async with closing(executor.run(job)) as executions:
         async for execution in executions:
@@ -175,6 +184,6 @@ async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Executio
 
 
 async def single(executor: Executor, job: Job) -> Execution:
-    """Return the execution of a job with one case. Raises SandboxError."""
+    """Return the execution of a job with one case. Raises SandboxError if the sandbox fails."""
     async with closing(executions_of(executor, job)) as executions:
         return await anext(executions)

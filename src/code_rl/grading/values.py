@@ -81,8 +81,9 @@ class BinaryTree(_Holder):
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """Return a form of `value` that JSON can represent. Raises ValueCodecError for other types and
-    for nesting over MAX_DEPTH."""
+    """Return a form of `value` that JSON can represent. Methods that a program's class overrides
+    are never called; iterators are consumed. `depth` is the value's level of nesting. Raises
+    ValueCodecError for other types and for nesting over MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise ValueCodecError(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
@@ -128,10 +129,10 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) -> Any:
     """Return the value of an encoded form; inverse of `encode`. Raises ValueCodecError for anything
-    that `encode` cannot have produced.
+    that `encode` cannot have produced. `depth` is the form's level of nesting.
 
-    `nodes` may hold classes under the names ListNode and TreeNode; lists and trees are then built
-    from them.
+    `nodes` may hold classes under the names ListNode and TreeNode (None: none); lists and trees are
+    then built from them, by code of the program, else they are records.
     """
     if depth > MAX_DEPTH:
         raise ValueCodecError(f"nested deeper than {MAX_DEPTH}")
@@ -156,13 +157,15 @@ def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) ->
 
 
 def dumps(value: Any, depth: int = 0) -> str:
-    """Return the encoded value as JSON text. Integers may have any length; NaN and infinities are
-    written as in Python's json (NaN, Infinity)."""
+    """Return the encoded value as compact ASCII JSON text. Integers may have any length; NaN and
+    infinities are written as in Python's json (NaN, Infinity). Raises ValueCodecError as `encode`
+    does."""
     return text_of(encode(value, depth))
 
 
 def text_of(form: Any) -> str:
-    """Return an encoded form as JSON text."""
+    """Return an encoded form as compact ASCII JSON. It lifts this process's limit on the digits of
+    integers."""
     sys.set_int_max_str_digits(0)
     return json.dumps(form, ensure_ascii=True, separators=(",", ":"))
 
@@ -173,8 +176,9 @@ def loads(
     nodes: Mapping[str, Any] | None = None,
     depth: int = 0,
 ) -> Any:
-    """Parse JSON text and `decode` it with `nodes`. Raises ValueCodecError for malformed, too long
-    or too deeply nested text."""
+    """Parse JSON text and `decode` it with `nodes`. Raises ValueCodecError for malformed or too
+    deeply nested text, and for text of more than `max_bytes` (characters, if it is a str). It lifts
+    this process's limit on the digits of integers."""
     if len(text) > max_bytes:
         raise ValueCodecError(f"{len(text)} bytes, more than {max_bytes}")
     sys.set_int_max_str_digits(0)
@@ -187,7 +191,8 @@ def loads(
 
 
 def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
-    """Return the encoded form of a value whose type is not one of Python's plain types.
+    """Return the encoded form of a value whose type is not one of Python's plain types. Raises
+    ValueCodecError for a type that is not known.
 
     A type made in C is recognized by its name, which is fixed: no class made by a program has the
     immutable flag, and no attribute of such a type can be replaced. An instance of a subclass is
@@ -216,7 +221,8 @@ def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
 
 
 def _method(mro: tuple[type, ...], name: str) -> Any:
-    """Return a method of a type made in C, even if a subclass overrides it."""
+    """Return a method of a type made in C, even if a subclass overrides it. Raises ValueCodecError
+    if no such type has it."""
     for base in mro:
         if _flags(base) & _IMMUTABLE and name in _names(base):
             return _names(base)[name]
@@ -224,17 +230,22 @@ def _method(mro: tuple[type, ...], name: str) -> Any:
 
 
 def _read_encoded(items: list[Any], depth: int, nodes: Mapping[str, Any] | None) -> Any:
+    """Return the value of an `Encoded` text. Raises ValueCodecError for other items, and for one
+    that is nested more than MAX_ENCODED_DEPTH levels deep."""
     if len(items) != 1 or not isinstance(items[0], str) or depth > MAX_ENCODED_DEPTH:
         raise ValueCodecError("malformed value of type 'json'")
     return loads(items[0], len(items[0]), nodes, -ENVELOPE)
 
 
 def class_names(value: Any) -> list[str]:
-    """Return the names of a value's class and of its bases."""
+    """Return the names of a value's class and of its bases, in the order of its MRO, without
+    running its code."""
     return [_name(base) for base in _mro(type(value))]
 
 
 def _tagged(items: Any, name: str, depth: int) -> Any:
+    """Return the form `name` of a list's or tree's values, or None without a value. A tree loses
+    missing children at its end. Raises ValueCodecError."""
     encoded = [encode(item, depth + 1) for item in items]
     while encoded and name == "tree_node" and encoded[-1] is None:
         encoded.pop()
@@ -242,8 +253,8 @@ def _tagged(items: Any, name: str, depth: int) -> Any:
 
 
 def _field(node: Any, name: str) -> Any:
-    """Return an attribute as stored in the instance or in a slot; no code of the object's class
-    runs."""
+    """Return an attribute as stored in the instance or in a slot, or None if there is neither; no
+    code of the object's class runs."""
     try:
         stored = object.__getattribute__(node, "__dict__")
     except AttributeError:
@@ -258,7 +269,8 @@ def _field(node: Any, name: str) -> Any:
 
 
 def _list_items(node: Any) -> list[Any]:
-    """Return the values, head first; a circular list ends at MAX_NODES."""
+    """Return the values, head first. Raises ValueCodecError for a node that is no ListNode, and
+    after MAX_NODES nodes, as in a circular list."""
     items: list[Any] = []
     while node is not None:
         _check_node(node, LIST_NODE, len(items))
@@ -268,8 +280,9 @@ def _list_items(node: Any) -> list[Any]:
 
 
 def _tree_items(root: Any) -> list[Any]:
-    """Return the values in level order. A node that is used twice is two nodes; a cycle ends at
-    MAX_NODES."""
+    """Return the values in level order, None for a missing child. A node that is used twice is two
+    nodes. Raises ValueCodecError for a node that is no TreeNode or has no value, and after
+    MAX_NODES nodes, as in a cycle."""
     items: list[Any] = []
     waiting = deque([root])
     while waiting:
@@ -287,6 +300,8 @@ def _tree_items(root: Any) -> list[Any]:
 
 
 def _check_node(node: Any, name: str, before: int) -> None:
+    """Raise ValueCodecError if a node's class is not called `name`, or MAX_NODES nodes came
+    `before` it."""
     if name not in class_names(node):
         raise ValueCodecError(f"a value of type {_name(type(node))!r} stands where a {name} is due")
     if before >= MAX_NODES:
@@ -294,7 +309,8 @@ def _check_node(node: Any, name: str, before: int) -> None:
 
 
 def _build_list(values: list[Any], nodes: Mapping[str, Any]) -> Any:
-    """Build a linked list of the program's own ListNode, or a plain record without one."""
+    """Return a linked list of the program's own ListNode, or a LinkedList if `nodes` has none; None
+    without values. The constructor is the program's code, and may raise anything."""
     if not values:
         return None
     kind = nodes.get(LIST_NODE)
@@ -308,7 +324,9 @@ def _build_list(values: list[Any], nodes: Mapping[str, Any]) -> Any:
 
 
 def _build_tree(values: list[Any], nodes: Mapping[str, Any]) -> Any:
-    """Build a tree of the program's own TreeNode, level by level, or a plain record without one."""
+    """Return a tree of the program's own TreeNode, or a BinaryTree if `nodes` has none; None
+    without values. `values` are in level order and lose missing children at their end. Raises
+    ValueCodecError for a value that has no parent."""
     while values and values[-1] is None:
         values.pop()
     if not values:
@@ -341,6 +359,7 @@ def _encode_int(number: int) -> Any:
 
 
 def _int(parts: list[Any]) -> int:
+    """Return an integer from hexadecimal text. Raises ValueError for anything else."""
     (text,) = parts
     if not isinstance(text, str) or not set(text) <= set("-0123456789abcdef"):
         raise ValueError("not hexadecimal text")
@@ -348,6 +367,8 @@ def _int(parts: list[Any]) -> int:
 
 
 def _complex(parts: list[Any]) -> complex:
+    """Return a complex number from its real and imaginary part. Raises ValueError or TypeError for
+    anything else."""
     real, imag = parts
     return complex(real, imag)
 

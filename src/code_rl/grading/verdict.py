@@ -27,7 +27,8 @@ class VerdictKind(enum.StrEnum):
 
     @property
     def undecided(self) -> bool:
-        """True if the verdict says nothing about the program."""
+        """True if the verdict says nothing about the program (`checker_error`, `sandbox_error`):
+        its completion is left out of training."""
         return self in (VerdictKind.CHECKER_ERROR, VerdictKind.SANDBOX_ERROR)
 
 
@@ -57,7 +58,7 @@ class Verdict:
 
     @property
     def correct(self) -> bool:
-        """True when every test passed."""
+        """True if every test passed. An undecided verdict is not correct."""
         return self.kind is VerdictKind.PASSED
 
     @property
@@ -67,7 +68,8 @@ class Verdict:
         return self.kind.undecided
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of a verdict file, with times in seconds."""
+        """Return the row of a verdict file, with times in seconds. A wrong answer (`Failure.got`)
+        is left out."""
         row = {"verdict": self.kind.value, "passed": self.passed, "total": self.total}
         names = ("test", "public", "message")
         failure = self.failure and {name: getattr(self.failure, name) for name in names}
@@ -76,7 +78,8 @@ class Verdict:
 
     @classmethod
     def restore(cls, kept: Mapping[str, Any]) -> Verdict:
-        """Return the verdict from its `dataclasses.asdict` after a round trip through JSON."""
+        """Return the verdict from its `dataclasses.asdict` after a round trip through JSON. Raises
+        KeyError, TypeError or ValueError for anything else."""
         failure = None if kept["failure"] is None else Failure(**kept["failure"])
         values = {name: _tuples(value) for name, value in kept.items()}
         return cls(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})

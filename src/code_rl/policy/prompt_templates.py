@@ -43,20 +43,21 @@ PromptTemplate = Callable[[ProblemView], list[Message]]
 
 
 def livecodebench(problem: ProblemView) -> list[Message]:
-    """Statement and starter code inside LiveCodeBench's instructions, in one message."""
+    """Return one user message: statement and starter code inside LiveCodeBench's instructions."""
     return [{"role": "user", "content": build_prompt(problem)}]
 
 
 def plain(problem: ProblemView) -> list[Message]:
-    """The statement, followed by the starter code in a fenced block."""
+    """Return one user message: the statement, followed by the starter code, if any, in a fenced
+    block."""
     starter = problem.starter_code
     starter = f"\n\n```{problem.language_names[1]}\n{starter}\n```" if starter else ""
     return [{"role": "user", "content": problem.statement + starter}]
 
 
 def code_r1(problem: ProblemView) -> list[Message]:
-    """The prompt of ganler/code-r1-12k: a system message asks for `<think>` and `<answer>`, the
-    user message for code."""
+    """Return the prompt of ganler/code-r1-12k: a system message asks for `<think>` and `<answer>`,
+    the user message for code."""
     question = code_r1_question(problem.statement, problem.starter_code)
     return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
 
@@ -72,14 +73,18 @@ def get_prompt_template(
     prompt: str | None = None, system_prompt: str | None = None
 ) -> PromptTemplate:
     """Return the template called `prompt` (None: livecodebench), or the function
-    `package.module:function`, with `system_prompt` as its system message.
+    `package.module:function`, with `system_prompt` as its system message (None: its own, empty:
+    none).
 
-    Raises ConfigError for an unknown name, and for a function that does not return messages.
+    Raises ConfigError for an unknown name. The template raises ConfigError if the function fails or
+    does not return messages.
     """
     name = prompt or "livecodebench"
     found = find("prompt", name, PROMPTS)
 
     def worded(problem: ProblemView) -> list[Message]:
+        """Return the checked messages of the template, with the system message of the setting.
+        Raises ConfigError that names the template."""
         with attribute_errors_to("prompt", name):
             given = found(problem)
             if not isinstance(given, list | tuple):
@@ -90,8 +95,8 @@ def get_prompt_template(
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """Return the conversation with this system message instead of its own. An empty one removes it;
-    None keeps it."""
+    """Return the conversation with this system message instead of its own, at its beginning. An
+    empty one removes it; None keeps it. `messages` is not changed."""
     if system_prompt is None:
         return messages
     others = [message for message in messages if message["role"] != "system"]
@@ -99,8 +104,9 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 
 
 def check_message(message: Message) -> Message:
-    """Return the message if it is valid. Raises TypeError for a malformed one, and
-    UnicodeEncodeError for a lone surrogate in its text."""
+    """Return the message itself if it is valid: role, content and perhaps reasoning_content, all
+    texts. Raises TypeError for a malformed one, and UnicodeEncodeError for a lone surrogate in its
+    text. The role's name is not checked."""
     told = message if isinstance(message, Mapping) else {}
     if told.keys() - {"reasoning_content"} != {"role", "content"} or not all(
         isinstance(each, str) for each in told.values()
@@ -123,9 +129,13 @@ def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = 
 
 
 def build_prompt(view: ProblemView) -> str:
-    """The user message for `view`. Another language stands in the place of Python."""
+    """Return the text of the user message for `view`. For Python it is LiveCodeBench's own text, so
+    it must not change; for another language its name takes the place of Python. Raises ConfigError
+    for an unknown language."""
 
     def in_language(text: str) -> str:
+        """Return a part of LiveCodeBench's text with the language's name and fence in place of
+        Python's."""
         if view.language == "python":
             return text
         title, fence = view.language_names
@@ -183,12 +193,15 @@ def _code_rows(example: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _text(example: Mapping[str, Any], name: str) -> str | None:
+    """Return a column that holds text, or None if it is missing, blank or of another type."""
     value = example.get(name)
     return value if isinstance(value, str) and value.strip() else None
 
 
 def shown_test(test: TestCase, fn_name: str | None, most: int) -> tuple[str, str]:
-    """Return a test's input and expected output as text, each cut to `most` characters."""
+    """Return a test's input and expected output as text, each cut to `most` characters. Calls are
+    written as `name(arguments)` with JSON values, expected exceptions as `raises NAME`. `fn_name`
+    is the problem's."""
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
     elif isinstance(test, SequenceTest):

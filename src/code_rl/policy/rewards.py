@@ -25,7 +25,7 @@ def correctness(trajectory: Trajectory) -> float:
 
 
 def fraction(trajectory: Trajectory) -> float:
-    """The share of tests passed."""
+    """The share of tests passed, from 0 to 1."""
     return trajectory.verdict.passed / trajectory.verdict.total
 
 
@@ -67,13 +67,16 @@ class Reward:
     arguments: int = 1
 
     def of(self, trajectory: Trajectory, problem: Problem | None = None) -> float | None:
-        """Return the reward of a trajectory before shaping, or None if its verdict is undecided."""
+        """Return the reward of a trajectory before shaping, or None if its verdict is undecided.
+        `problem` is needed only if `program` takes two arguments. Raises ConfigError for a user's
+        function that fails."""
         return total(self.parts(trajectory, problem))
 
     def parts(
         self, trajectory: Trajectory, problem: Problem | None = None
     ) -> Mapping[str, float] | None:
-        """Return the summands of `of`: the named parts of `program`, and under "" all others."""
+        """Return the summands of `of`: the named parts of `program`, and under "" all others, the
+        format's included. Return None if the verdict is undecided; `program` is not called then."""
         if trajectory.verdict.undecided:
             return None
         earned = self.program(*(trajectory, problem)[: self.arguments])
@@ -105,7 +108,11 @@ def get_reward(
     cut_is_wrong: bool = False,
 ) -> Reward:
     """Return the reward called `name`, or one that uses the function `package.module:function`.
-    Raises ConfigError."""
+    Raises ConfigError for an unknown name, and for a function that does not take one or two
+    arguments or is async.
+
+    The judge then runs every test for `fraction`, and for a function with `all_tests = True`.
+    """
     program = find("reward", name, REWARDS)
     arguments = arity("reward", name, program, 1, 2)
     all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
@@ -115,9 +122,11 @@ def get_reward(
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
-    """Wrap the user's reward: its errors name it, and its parts are checked."""
+    """Wrap the user's reward. The wrapper returns a float or checked parts, and raises ConfigError
+    that names the reward for any exception and any result that is not finite."""
 
     def program(*arguments: Any) -> float | Mapping[str, float]:
+        """Call the user's reward and check its result. Raises ConfigError."""
         with attribute_errors_to("reward", name):
             earned: object = theirs(*arguments)
             if not isinstance(earned, Mapping):
@@ -132,7 +141,8 @@ def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a finite number. Raises ValueError for any other value."""
+    """Return the value as a float. Raises ValueError for a text, and for a value without a finite
+    float of at most `LARGEST`."""
     try:
         number = float("nan" if isinstance(value, str | bytes | bytearray) else value)
     except (ArithmeticError, RuntimeError, TypeError, ValueError):

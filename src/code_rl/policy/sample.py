@@ -85,12 +85,14 @@ class Policy:
         grader: GroupGrader | None = None,
         opening: Sequence[Message] | None = None,
     ) -> Group:
-        """Sample `count` trajectories and judge them. The samples depend only on `seed`, the prompt
-        and the weights.
+        """Sample `count` trajectories and judge them. The samples depend only on `seed`, the
+        prompt, the parameters, the weights and the environment's replies.
 
         Answers in `log` are reused, and new ones are kept there; without a `grader`, verdicts are
-        too. The conversation begins with `opening`, or else as the environment begins it. A prompt
-        that fills the context gets empty answers.
+        too. `log` None keeps nothing. The conversation begins with `opening`, or else as the
+        environment begins it. A prompt that fills the context gets empty answers. The first
+        exception of the sampler, the judge or the environment cancels all trajectories and is
+        raised.
         """
         opening = self.environment.begin(problem.view()) if opening is None else opening
         prompt = self.renderer.prompt_tokens(opening)
@@ -137,6 +139,8 @@ class GroupGrader:
         cpu_limit_s: float | None = None,
         all_tests: bool = False,
     ) -> None:
+        """Run nothing yet. `cpu_limit_s` lowers the problem's CPU limit per test (None: keeps it).
+        With `all_tests` the judge does not stop at the first failure, except on public tests."""
         self.language = problem.language
         self._problem = problem
         self._executor, self._log = executor, log or GroupLog()
@@ -144,24 +148,32 @@ class GroupGrader:
         self._runs: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def judge(self, code: str | None) -> Verdict:
-        """Judge on all tests. Cancelling one call cancels every call that shares its run."""
+        """Judge on all tests; None is an answer without a program. Cancelling one call cancels
+        every call that shares its run. Raises as `judge_async` does, with a ResourceError for an
+        OSError; other failures of the sandbox are an undecided verdict."""
         return await self._once((False, code), self._verdict)
 
     async def judge_public(self, code: str | None) -> Verdict:
-        """Judge on the public tests only."""
+        """Judge on the public tests only; without any, the verdict is `passed`, 0 of 0. It stops at
+        the first failure. Raises as `judge` does."""
         return await self._once((True, code), self._verdict)
 
     async def run_commands(self, commands: Sequence[str]) -> str:
-        """See `Grader.run_commands`. Raises SandboxError, IsolationError."""
+        """Run shell commands as `Grader.run_commands` says; equal sequences share one run. Raises
+        SandboxError, IsolationError, and ResourceError for an OSError."""
         return await self._once(tuple(commands), self._output)
 
     async def _once(self, what: What, run: Callable[[What], Coroutine[Any, Any, Result]]) -> Result:
+        """Return the result of `run(what)`, which is called only once for equal keys; later calls
+        share its task, its failure and its cancellation."""
         if what not in self._runs:
             self._runs[what] = asyncio.create_task(run(what))
         result: Result = await self._runs[what]
         return result
 
     async def _output(self, commands: tuple[str, ...]) -> str:
+        """Return the kept output of the last of these commands, or run them now and keep it. An
+        OSError becomes a ResourceError."""
         output = self._log.output(commands)
         if output is None:
             with resource_errors():
@@ -170,6 +182,8 @@ class GroupGrader:
         return output
 
     async def _verdict(self, program: Program) -> Verdict:
+        """Return a program's kept verdict, or judge it now and keep the verdict unless it is
+        undecided. An OSError becomes a ResourceError."""
         verdict = self._log.verdict(program)
         if verdict is None:
             with resource_errors():
@@ -178,7 +192,8 @@ class GroupGrader:
         return verdict
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
-        """Judge on all tests, or on the public ones only."""
+        """Judge on all tests, or on the public ones only, which always ends at the first failure.
+        Without public tests the verdict is `passed` without running anything."""
         problem = self._problem
         if public:
             problem = replace(problem, tests=tuple(test for test in problem.tests if test.public))
@@ -204,16 +219,21 @@ class _Rollout:
     sampled: list[SampledAnswers] = field(default_factory=list)
 
     async def run(self) -> list[Trajectory]:
-        """The trajectories, in order."""
+        """Return the trajectories, in the order of their members. The first failure cancels the
+        others and is raised."""
         request = self.request
         first: Sequence[SampledAnswer | None] = [None] * request.count
         if self.sampling.request_per == "group":
-            first = await self._draw(request)
+            first = await self._sample_or_reuse(request)
         return await gather_or_cancel(self._trajectory(*each) for each in enumerate(first))
 
     async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
         """Sample turns until the environment ends the conversation, or the turns, the trajectory's
-        tokens or the context run out."""
+        tokens or the context run out. In these cases the last answer is judged on all tests here.
+
+        `answer` is the first answer, if it is sampled already. The seed of every other one depends
+        only on the request's seed, the member and the turn.
+        """
         policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
         prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
         room = left
@@ -221,7 +241,7 @@ class _Rollout:
             if answer is None:
                 names = ("turn", member, len(turns)) if turns else ("completion", member)
                 seed = derive_seed(self.request.seed, *names)
-                (answer,) = await self._draw(
+                (answer,) = await self._sample_or_reuse(
                     SamplingRequest(prompt, 1, room, self.request.temperature, seed)
                 )
             turn = await self._turn(answer, conversation, prompt)
@@ -239,7 +259,8 @@ class _Rollout:
     async def _turn(
         self, sampled: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
     ) -> Turn:
-        """Return an answer together with the environment's reply."""
+        """Return an answer together with the environment's reply. It counts as truncated only if
+        the sampler stopped for length and no stop sequence ended it."""
         policy = self.policy
         said, ended = policy.renderer.parse_response(sampled.tokens)
         text, truncated = said["content"], sampled.stop_reason == "length" and not ended
@@ -257,8 +278,9 @@ class _Rollout:
             reasoning=said.get("reasoning_content"),
         )
 
-    async def _draw(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
-        """Return the kept answers to a request, or sample them now."""
+    async def _sample_or_reuse(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
+        """Return the kept answers to a request, or sample them now and keep them. Both are added to
+        `sampled`."""
         sampled = self.log.sampled(request)
         if sampled is None:
             answers = await self._sample(request)
@@ -268,8 +290,9 @@ class _Rollout:
         return sampled.answers
 
     async def _sample(self, request: SamplingRequest) -> tuple[SampledAnswer, ...]:
-        """Send one sampling request to any back end. Answers end at the renderer's stop
-        sequences."""
+        """Send one sampling request to any back end, inside `policy.drawing`, and return its
+        `count` answers. Answers end at the renderer's stop sequences. Missing log-probabilities
+        become an empty tuple."""
         policy = self.policy
         parameters = tinker.SamplingParams(
             max_tokens=request.max_tokens,
@@ -293,14 +316,15 @@ class _Rollout:
 
 def derive_seed(seed: int, *names: object) -> int:
     """Return a seed in [0, 2**31) for one named use. Different names give independent streams; the
-    same names give the same seed."""
+    same names give the same seed on every machine. Runs are reproduced by these seeds, so the rule
+    must not change."""
     key = "/".join([str(seed), *map(str, names)]).encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") % 2**31
 
 
 def cap_max_tokens(max_tokens: int, context: int, say: Callable[[str], None]) -> int:
-    """Return `max_tokens`, lowered with a notice to at most `context` − 1. Each prompt leaves
-    less."""
+    """Return `max_tokens`, lowered to at most `context` − 1 tokens; `say` gets a notice if it is.
+    Each prompt leaves less."""
     room = context - 1
     if max_tokens > room:
         say(
@@ -311,7 +335,8 @@ def cap_max_tokens(max_tokens: int, context: int, say: Callable[[str], None]) ->
 
 
 def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
-    """Return the number of tokens of a problem's first prompt."""
+    """Return the number of tokens of a problem's first prompt. Raises DataError if the renderer
+    refuses the conversation, ConfigError if a user's template or environment fails."""
     return len(renderer.prompt_tokens(environment.begin(problem.view())))
 
 

@@ -43,7 +43,7 @@ class Trajectory:
 
     @property
     def last(self) -> Turn:
-        """The turn whose answer counts."""
+        """The turn whose answer counts. A trajectory has at least one."""
         return self.turns[-1]
 
     @property
@@ -63,27 +63,29 @@ class Trajectory:
 
     @property
     def format_ok(self) -> bool:
-        """True when the last answer has a program."""
+        """True if a program was found in the last answer, right or wrong."""
         return self.last.code is not None
 
     @property
     def truncated(self) -> bool:
-        """True when the last answer was cut at the token limit."""
+        """True if the last answer was cut at the token limit, with no stop sequence."""
         return self.last.truncated
 
     @property
     def length(self) -> int:
-        """Tokens sampled, over all turns."""
+        """Tokens sampled, over all turns; prompts and the environment's messages do not count."""
         return sum(len(turn.tokens) for turn in self.turns)
 
     @property
     def prefilled(self) -> int:
-        """Tokens read before sampling, over all turns."""
+        """Prompt tokens read before sampling, over all turns; a later prompt repeats the earlier
+        ones, which count again."""
         return sum(len(turn.prompt_tokens) for turn in self.turns)
 
     @property
     def logprobs(self) -> Sequence[float]:
-        """The sampler's log-probability of every sampled token, in order."""
+        """The sampler's log-probability of every sampled token, in the order of turns and
+        tokens."""
         return [logprob for turn in self.turns for logprob in turn.logprobs]
 
 
@@ -107,12 +109,14 @@ class Group:
 
     @property
     def where(self) -> str:
-        """Return the slot and the attempt as text."""
+        """The group's place in its batch as text, such as `group 3 attempt 1`; attempt 0 is not
+        named."""
         return f"group {self.slot}" + (f" attempt {self.attempt}" if self.attempt else "")
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
-        """The prompt of the first turn, which all trajectories share."""
+        """The prompt of the first turn, which all trajectories share. The group has at least
+        one."""
         return self.trajectories[0].turns[0].prompt_tokens
 
     @property

@@ -24,7 +24,8 @@ BODY_TIMEOUT_S = 60.0
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host, with or without a port, is this machine."""
+    """Return True if a host, with or without a port, is `localhost` or a loopback address. No name
+    is looked up: any other name is False."""
     try:
         name = urlsplit(f"//{host}").hostname or host
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -33,7 +34,7 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL of a server that listens there."""
+    """Return the `http` URL of a server at a host and port; an IPv6 address is put in brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -42,6 +43,8 @@ class NotTakenError(Exception):
     given."""
 
     def __init__(self, status: int, message: str, retry_after_s: int | None) -> None:
+        """Make the headers of the answer: `Retry-After` in seconds, or, with `retry_after_s` None,
+        one that closes the connection."""
         super().__init__(message)
         self.status = status
         self.headers = (
@@ -55,6 +58,8 @@ class Admission:
     """Counts requests. It belongs to one event loop."""
 
     def __init__(self, concurrency: int, max_queue: int) -> None:
+        """Allow `concurrency` running requests and `max_queue` waiting ones. All calls must come
+        from one event loop."""
         self.draining = False
         self.places = concurrency
         self._room = concurrency + max_queue
@@ -72,7 +77,9 @@ class Admission:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Give a request a slot in the queue, or raise NotTakenError at once."""
+        """Count a request as running or queued during the block. Raises NotTakenError at once,
+        before it counts, if the queue is full (429) or the server is draining (503). The caller
+        then waits for `running`."""
         self._check_room()
         self._admitted += 1
         self.idle.clear()
@@ -84,6 +91,8 @@ class Admission:
                 self.idle.set()
 
     def _check_room(self) -> None:
+        """Raise NotTakenError if one more request cannot be admitted: 503 while draining, 429 if
+        all slots and the queue are full."""
         if self.draining:
             raise NotTakenError(503, "the server is shutting down", 5)
         if self._admitted >= self._room:
@@ -96,14 +105,16 @@ class Admission:
 async def listening(
     app: web.Application, host: str, port: int, *, unpacks: bool = False
 ) -> AsyncIterator[int]:
-    """Accept connections and yield the port. On exit no more requests are accepted, and open ones
-    are cancelled. Raises ConfigError if the address cannot be used.
+    """Accept connections and yield the port, which the system chooses for `port` 0. On exit no more
+    requests are accepted, and open ones are cancelled after a second. Raises ConfigError if the
+    address cannot be used.
 
     If a client disconnects, its request is cancelled. With `unpacks`, bodies may be compressed.
 
     A web page is refused: a request that names its origin, or whose body has a type that pages may
     send. On a loopback address so is another host name, under which a page could reach this server
-    (DNS rebinding). Bodies are read here, before a handler runs.
+    (DNS rebinding). Bodies are read here, before a handler runs. The guard is added to `app`, so an
+    application listens only once.
     """
     from aiohttp import web
 
@@ -111,6 +122,8 @@ async def listening(
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        """Refuse requests of web pages (403, 415) and bodies that do not arrive in 60 s (408) or
+        are malformed (400); pass the others to the handler with their body read."""
         if is_loopback(host) and not is_loopback(request.host):
             raise web.HTTPForbidden(reason="this server answers requests to this machine only")
         if "Origin" in request.headers:
@@ -153,11 +166,13 @@ async def listening(
 
 def stop_signal() -> asyncio.Event:
     """Return an event that the first SIGTERM or SIGINT sets; a second one ends the process at
-    once."""
+    once. It replaces this process's handlers of both signals and must be called in a running event
+    loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
+        """Set the event, and let the next signal end the process."""
         stop.set()
         forget_signals(loop, numbers)
 

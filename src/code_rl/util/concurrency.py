@@ -27,8 +27,9 @@ IN_FLIGHT_PER_PLACE = 2
 
 
 def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end. Inside a running event loop it runs on a loop in another thread.
-    Ctrl-C cancels it."""
+    """Run a coroutine to its end and return its result, or raise its exception. Inside a running
+    event loop, which it blocks, it runs on a loop in another thread. Ctrl-C cancels it and raises
+    KeyboardInterrupt."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -36,6 +37,7 @@ def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
     begun: concurrent.futures.Future[asyncio.Task[Any] | None] = concurrent.futures.Future()
 
     async def whole() -> Result:
+        """Run the coroutine and tell the other thread its task, by which it is cancelled."""
         begun.set_result(asyncio.current_task())
         return await coroutine
 
@@ -52,8 +54,9 @@ def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C end the block, which waits for a network without awaiting. A running event loop
-    would first let the block finish."""
+    """Make Ctrl-C end the block, which waits for a network without awaiting, by KeyboardInterrupt.
+    A running event loop would first let the block finish. Outside the main thread it does nothing;
+    the former handler is put back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,8 +70,8 @@ def interruptible() -> Iterator[None]:
 def on_loop_signal(
     loop: asyncio.AbstractEventLoop, number: signal.Signals, call: Callable[..., object], *args: Any
 ) -> None:
-    """Have the loop call `call` on a signal, also on Windows, whose loops do not support
-    signals."""
+    """Have the loop call `call(*args)` on a signal, also on Windows, whose loops do not support
+    signals. It replaces an earlier handler, and works only in the main thread."""
     try:
         loop.add_signal_handler(number, call, *args)
     except NotImplementedError:
@@ -76,7 +79,8 @@ def on_loop_signal(
 
 
 def forget_signals(loop: asyncio.AbstractEventLoop, numbers: Iterable[signal.Signals]) -> None:
-    """Undo `on_loop_signal`: the signals end the process again."""
+    """Undo `on_loop_signal`: the signals end the process again. A handler from before it is not put
+    back."""
     for number in numbers:
         try:
             loop.remove_signal_handler(number)
@@ -85,8 +89,9 @@ def forget_signals(loop: asyncio.AbstractEventLoop, numbers: Iterable[signal.Sig
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Run coroutines concurrently and return their results in order. If one fails, cancel the
-    others, wait for them, and raise the failure."""
+    """Run coroutines concurrently and return their results in order. If one fails, or the caller
+    is cancelled, cancel the others, wait for them, and raise the failure. No task outlives the
+    call."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
@@ -95,8 +100,8 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) ->
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel unfinished tasks and wait until all have ended. Their exceptions are dropped: the
-    caller has the first one."""
+    """Cancel unfinished tasks and wait until all have ended. Their exceptions are dropped, so the
+    caller must have raised or noted the first one."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
@@ -105,7 +110,7 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 async def gather_tasks(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
     """Wait for running tasks and return their results in order. Raises the first failure as soon as
-    it happens."""
+    it happens; the other tasks go on, since the caller owns them."""
     if tasks:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -139,15 +144,19 @@ class BackgroundTasks:
     """
 
     def __init__(self, *, waits: bool) -> None:
+        """With `waits`, each job runs before `do` returns, so nothing runs in the background."""
         self._waits = waits
         self._tasks = asyncio.TaskGroup()
         self._last: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> BackgroundTasks:
+        """Begin; `do` needs this. Jobs run in the current event loop."""
         await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
+        """Wait for all jobs, or cancel them if the body failed. Raise the first failure alone,
+        without a group around it."""
         first: BaseException | None = None
         try:
             await self._tasks.__aexit__(*raised)
@@ -157,20 +166,24 @@ class BackgroundTasks:
             raise first
 
     async def do(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a job, or queue it."""
+        """Queue a job behind the earlier ones and return at once; with `waits`, run it and return
+        when it has ended. Raises the job's exception only with `waits`."""
         if self._waits:
             await job()
         else:
             self._last = self._tasks.create_task(self._after(self._last, job))
 
     async def rest(self) -> None:
-        """Wait until nothing is queued."""
+        """Wait until every queued job has ended. Failures are not raised here but at the end of
+        `async with`."""
         if self._last is not None:
             await asyncio.wait([self._last])
 
     async def _after(
         self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]
     ) -> None:
+        """Run a job once the earlier one has ended. It is not run if that failed. Raises
+        BackendError if a service cancels a request of the job."""
         with cancelled_by_service():
             if earlier is not None:
                 await earlier
@@ -178,14 +191,16 @@ class BackgroundTasks:
 
 
 def default_concurrency(slots: int | None = None) -> int:
-    """Return a number of programs in flight that keeps all slots of an executor filled; the
-    executor queues the surplus."""
+    """Return a number of programs in flight that keeps all `slots` of an executor filled: twice as
+    many, 16 at least; the executor queues the surplus. `slots` None is two for each processor of
+    this machine."""
     return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * (slots or 2 * (os.cpu_count() or 1)))
 
 
 @contextlib.asynccontextmanager
 async def closing(items: AsyncIterator[Result]) -> AsyncIterator[AsyncIterator[Result]]:
-    """Close an iterator on exit if it can be closed, which stops its producer early."""
+    """Yield an iterator, and close it on exit if it has `aclose`, which stops its producer early.
+    Leaving a loop over it by `break` or an exception would not."""
     try:
         yield items
     finally:

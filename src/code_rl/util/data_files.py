@@ -36,7 +36,7 @@ _MAX_BATCH_ROWS = 256
 
 def cache_folder() -> Path:
     """Return the folder for files that can be made or fetched again: `$CODE_RL_CACHE`, or `code-rl`
-    in the user's cache folder."""
+    in the user's cache folder. It may not exist."""
     given = os.environ.get("CODE_RL_CACHE")
     if given:
         return Path(given).expanduser()
@@ -44,15 +44,16 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Return the folder of public files: `$CODE_RL_DATA`, or `data` in the cache folder."""
+    """Return the folder of public files: `$CODE_RL_DATA`, or `data` in the cache folder. It may not
+    exist."""
     given = os.environ.get("CODE_RL_DATA")
     return Path(given).expanduser() if given else cache_folder() / "data"
 
 
 @lru_cache
 def sources_digest(*modules: str) -> str:
-    """Return a hash of the source of these modules and packages of ours. A change invalidates their
-    output."""
+    """Return a hash of the source of these modules and packages of ours (`code_rl.…`), read once
+    per process. A change invalidates their output."""
     digest = hashlib.sha256()
     for name in modules:
         place = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
@@ -62,13 +63,14 @@ def sources_digest(*modules: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return name, size and hash of files for a manifest, without their folders."""
+    """Return name, size in bytes and SHA-256 of files for a manifest, in order, without their
+    folders. Raises OSError."""
     return [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in paths
@@ -76,13 +78,13 @@ def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def is_data_file(name: str) -> bool:
-    """Return True for a name that `stream_rows` can read."""
+    """Return True for a name that `stream_rows` can read, by its ending alone."""
     return name.endswith(DATA_SUFFIXES)
 
 
 def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Return the file's bytes, decompressed if its name ends in .gz or .zst. Raises OSError, and
-    ConfigError without pyarrow."""
+    """Open a file for reading its bytes, decompressed if its name ends in .gz or .zst; the caller
+    closes it. Raises OSError, and ConfigError for .zst without pyarrow."""
     name = os.fspath(path)
     if name.endswith(".gz"):
         return gzip.open(name, "rb")  # type: ignore[return-value]
@@ -98,10 +100,10 @@ def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
-    """Yield line numbers (from 1) and bytes of the lines that are not blank, decompressed by the
-    file's name.
+    """Yield line numbers (from 1, blank lines counted) and bytes of the lines that are not blank,
+    with their ends, without a byte order mark, decompressed by the file's name.
 
-    Raises DataError if the file cannot be opened, read or decompressed.
+    Raises DataError if the file cannot be opened, read or decompressed, also after some lines.
     """
     try:
         with open_binary(path) as stream:
@@ -117,10 +119,10 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
 def scan_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any] | DataError]]:
     """Yield the rows of a data file in order, each with its position as text. A row that cannot be
-    read is an error in its place.
+    read is an error in its place, not raised.
 
     Raises DataError for a file that cannot be read at all, ConfigError if a library for it is
-    missing.
+    missing; both on the first `next`, or later for a damaged file.
     """
     file = Path(path)
     if not file.is_file():
@@ -142,8 +144,9 @@ def scan_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of `scan_rows` that can be read. After the last one, raise one DataError that
-    lists all others."""
+    """Yield the rows of `scan_rows` that can be read, each with its position as text. After the
+    last one, raise one DataError that lists the others (the first five, and the number of the
+    rest)."""
     errors: list[str] = []
     for where, row in scan_rows(path):
         if isinstance(row, DataError):
@@ -155,19 +158,19 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any
 
 
 def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `read_rows` without their positions."""
+    """Yield the rows of `read_rows` without their positions. Raises as that does."""
     return (row for _, row in read_rows(path))
 
 
 def listed(errors: Sequence[str], most: int = 5) -> str:
-    """Return the first errors as one line, with the number of the others."""
+    """Return the first `most` errors as one line, with the number of the others."""
     more = f"; and {len(errors) - most} more" if len(errors) > most else ""
     return "; ".join(errors[:most]) + more
 
 
 def read_object(line: bytes, where: str) -> dict[str, Any]:
-    """Return the JSON object on one line. Integers of any length are allowed. Raises DataError for
-    anything else."""
+    """Return the JSON object on one line. Integers of any length are allowed. Raises DataError,
+    beginning with `where`, for anything else."""
     array = "; a JSON array is read from a file named .json" if line.lstrip()[:1] == b"[" else ""
     data = _parse(line, where, f"each line must be one JSON object{array}")
     if not isinstance(data, dict):
@@ -176,7 +179,8 @@ def read_object(line: bytes, where: str) -> dict[str, Any]:
 
 
 def short(value: Any) -> str:
-    """Return `value` as JSON text of at most 80 characters, for messages."""
+    """Return `value` as JSON text of at most 80 characters, for messages; the name of its type if
+    it has no JSON form."""
     try:
         text = json.dumps(value)
     except (TypeError, ValueError):
@@ -185,8 +189,8 @@ def short(value: Any) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text, with integers of any length. Raises ValueError, also for
-    values that are nested too deeply."""
+    """Return the value of a JSON text, with integers of any length: it lifts this process's limit
+    on their digits. Raises ValueError, also for values that are nested too deeply."""
     sys.set_int_max_str_digits(0)
     try:
         return json.loads(text)
@@ -195,7 +199,8 @@ def parse_json(text: str) -> Any:
 
 
 def _parse(text: bytes, where: str, wanted: str) -> Any:
-    """Parse JSON text in UTF-8. Raises DataError that names the place."""
+    """Parse JSON text in UTF-8. Raises DataError that begins with `where` and ends with
+    `wanted`."""
     try:
         return parse_json(text.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -213,7 +218,8 @@ def _begins_with_object(path: Path) -> bool:
 
 
 def _array_rows(path: Path) -> Iterator[dict[str, Any] | DataError]:
-    """Yield the rows of a JSON array; an item that is no object is yielded as its error."""
+    """Yield the rows of a JSON array; an item that is no object is yielded as its error. Raises
+    DataError for a file of more than 256 MiB or without an array."""
     size = path.stat().st_size
     if size > MAX_ARRAY_BYTES:
         raise DataError(
@@ -229,7 +235,8 @@ def _array_rows(path: Path) -> Iterator[dict[str, Any] | DataError]:
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield rows in batches of bounded memory."""
+    """Yield the rows in order, read in batches of at most 256 rows and about 8 MiB. Raises
+    DataError for a damaged file, ConfigError without pyarrow."""
     from pyarrow import ArrowException
 
     with _open_parquet(path) as file:
@@ -248,6 +255,8 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _open_parquet(path: Path) -> ParquetFile:
+    """Open a Parquet file for reading page by page. Raises ConfigError without pyarrow, DataError
+    if the file cannot be opened."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile

@@ -27,7 +27,8 @@ class Lazy:
 
 def names(package: str) -> dict[str, str]:
     """Return {name: module:object} of everything imported under `if TYPE_CHECKING:` in a package's
-    `__init__`."""
+    `__init__`, by parsing its file. The package must be in `sys.modules`; its other `if` blocks are
+    read too."""
     import ast
     from pathlib import Path
 
@@ -42,10 +43,15 @@ def names(package: str) -> dict[str, str]:
 
 
 def door(package: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package whose `if TYPE_CHECKING:` block lists its names."""
+    """Return the `__getattr__` of a package whose `if TYPE_CHECKING:` block lists its names. It
+    imports a name on first use and stores it in the package; it raises AttributeError for
+    others."""
     modules: dict[str, str] = {}
 
     def get(name: str) -> Any:
+        """Import the object called `name` and store it in the package, so that this is called once
+        per name. Raises AttributeError for a name that the block does not list, and any exception
+        of its module."""
         if not modules:
             modules.update(names(package))
         if name not in modules:

@@ -26,12 +26,13 @@ class CodeRLError(Exception):
     exit_code = 1
 
     def line(self) -> str:
-        """Return the message and its notes on one line, without keys."""
+        """Return the message and its notes on one line, without keys, as the command line and
+        reports show it."""
         said = "; ".join([str(self), *getattr(self, "__notes__", ())])
         return redacted(" ".join(said.split()))
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in place of a traceback."""
+        """Return the lines that IPython shows in place of a traceback: the class and `line`."""
         return [f"{type(self).__name__}: {self.line()}"]
 
 
@@ -78,8 +79,8 @@ class CheckpointError(CodeRLError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs this package with one of its extras, from its clone if it
-    runs from one."""
+    """Return the shell command that installs this package with one of its extras, from its clone if
+    it runs from one. Nothing is run."""
     clone = Path(__file__).parents[3]
     what = (
         f"-e '{clone}[{extra}]'"
@@ -95,7 +96,7 @@ TRAIN = ("chz", "dotenv", "numpy", "rich")
 
 def require(extra: str, what: str, *modules: str) -> None:
     """Raise ConfigError with the command that installs `extra` if one of its `modules`, needed by
-    `what`, cannot be imported."""
+    `what`, is not installed. Modules are looked for, not imported."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ConfigError(
@@ -105,8 +106,8 @@ def require(extra: str, what: str, *modules: str) -> None:
 
 
 def command_line(verb: str) -> str:
-    """Return a verb as the user would type it: with a command that the shell finds, else with its
-    path."""
+    """Return a verb as the user would type it, for messages, as this process was started: with a
+    command that the shell finds, else with its path."""
     script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
     if (
         verb == "train"
@@ -127,6 +128,7 @@ def command_line(verb: str) -> str:
 
 
 def _from_here(path: Path) -> str:
+    """Return a path as a shell word, relative to the working directory if it is below that."""
     absolute = path.absolute()
     return shlex.quote(
         str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
@@ -144,13 +146,15 @@ OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
 
 def is_resource_error(error: BaseException) -> bool:
     """Return True for the errors of a machine without enough memory, descriptors or disk space, or
-    without a file."""
+    without a file: every OSError and MemoryError, and RuntimeErrors and ImportErrors whose message
+    is about memory."""
     worded = isinstance(error, RuntimeError | ImportError)  # imports map libraries into memory
     return isinstance(error, OSError | MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the missing resource on one line."""
+    """Return an exception for which `is_resource_error` is true on one line, with the missing
+    resource and the file."""
     if isinstance(error, RuntimeError | ImportError):
         return f"out of memory ({str(error).splitlines()[0][:200]})"
     if isinstance(error, MemoryError):
@@ -162,7 +166,8 @@ def describe_error(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def resource_errors() -> Iterator[None]:
-    """Turn an OSError into a ResourceError, which no part of a user's is blamed for."""
+    """Turn an OSError of the block into a ResourceError, which no part of a user's is blamed for.
+    Other exceptions pass."""
     try:
         yield
     except OSError as error:
@@ -170,7 +175,8 @@ def resource_errors() -> Iterator[None]:
 
 
 def with_resume_hint(error: Exception, hint: str) -> CodeRLError:
-    """Return an error of the same kind that also says how to resume."""
+    """Return an error of the same class that also says how to resume; anything but a CodeRLError
+    becomes a ResourceError. The caller raises it. Notes of `error` are not copied."""
     if isinstance(error, CodeRLError):
         return type(error)(f"{error}; {hint}")
     return ResourceError(f"the run stopped: {describe_error(error)}; {hint}")

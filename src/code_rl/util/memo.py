@@ -15,10 +15,13 @@ class once_per_object(Generic[Owner, Result]):  # noqa: N801 - a decorator
     object must not change. Two threads may both compute it."""
 
     def __init__(self, function: Callable[[Owner], Result]) -> None:
+        """Wrap `function`, whose results are kept here as long as their objects live."""
         self._function = function
         self._results: dict[int, tuple[weakref.ref[Owner], Result]] = {}
 
     def __call__(self, owner: Owner) -> Result:
+        """Return the kept result for this very object, or compute it now. An exception is not kept.
+        The object must support weak references."""
         key = id(owner)
         if key not in self._results:
             alive = weakref.ref(owner, lambda _: self._results.pop(key, None))

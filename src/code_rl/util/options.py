@@ -14,15 +14,18 @@ Check = Callable[[Any, str], None]
 
 
 def option(default: Any, doc: str, check: Check | None = None) -> Any:
-    """Return a field for the settings of a verb other than `train`."""
+    """Return a field for the settings of a verb other than `train`. `doc` is shown by `--help` and
+    in docs/settings.md; `check` runs when settings are made."""
     return chz.field(default=default, doc=doc, validator=check)
 
 
 def check_that(holds: Callable[[Any], bool], wanted: str) -> Check:
     """Return a check that a value, unless it is None, satisfies a condition; `wanted` describes the
-    condition."""
+    condition after "must be". The check raises ConfigError that names the setting."""
 
     def check(settings: Any, name: str) -> None:
+        """Raise ConfigError if the setting `name` is not None and does not satisfy the
+        condition."""
         value = getattr(settings, name)
         if value is not None and not holds(value):
             # chz prefixes the name of an unprocessed value with X_.
@@ -80,7 +83,8 @@ class ExecutorOptions(OutageOptions):
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The arguments of `grading.sandbox.connect_executor`."""
+        """The keyword arguments of `grading.sandbox.connect.connect_executor` for these
+        settings."""
         return {
             "executor": self.executor,
             "isolation": self.isolation,

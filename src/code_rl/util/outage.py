@@ -23,11 +23,13 @@ class Outage:
 
     @property
     def seconds(self) -> float:
-        """The length of the outage so far; 0 if there is none."""
+        """The length of the outage so far, in seconds; 0 if there is none."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def missed(self, why: str) -> None:
-        """Record that the service does not answer. Raises `error` beyond the limit."""
+        """Record that the service does not answer; the first time, log a warning. Raises `error`
+        once the outage is longer than the limit. It does not wait: the caller pauses between
+        tries."""
         if self.seconds > self.limit_s:
             raise self._error(
                 f"{self.service} has not answered for {self.seconds:.0f} s "
@@ -40,7 +42,7 @@ class Outage:
             )
 
     def answered(self) -> None:
-        """Record that the service answers."""
+        """Record that the service answers. It ends the outage, if there is one, with a log line."""
         if self._since is not None:
             logger.warning("%s answers again after %.0f s", self.service, self.seconds)
         self._since = None

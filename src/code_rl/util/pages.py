@@ -26,5 +26,6 @@ def _environment(folder: Path) -> Environment:
 
 
 def render_page(template: Path, **values: Any) -> str:
-    """Return a self-contained HTML file; a template may extend `plain.html.j2`."""
+    """Return a self-contained HTML page as text; a template may extend `plain.html.j2`. All values
+    are escaped. Raises jinja2's UndefinedError if the template uses a value that is not given."""
     return _environment(template.parent).get_template(template.name).render(**values)

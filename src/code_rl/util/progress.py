@@ -20,18 +20,21 @@ class View:
     pipe_width: int | None = None
 
     def __init__(self) -> None:
+        """Write to standard output; a pipe gets tables of `pipe_width` columns, if that is set."""
         self.console = Console(highlight=False, soft_wrap=True)
         if not self.console.is_terminal and self.pipe_width:
             self.console.width = self.pipe_width
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line as it is: square brackets are not markup, and long lines are not
+        wrapped."""
         self.console.print(text, markup=False)
 
     def table(
         self, *columns: str, left: Collection[str] = ("",), title: str | None = None
     ) -> Table:
-        """Return an empty table; the columns in `left` are text, the others numbers."""
+        """Return an empty table, which the caller fills and prints; the columns in `left` are text,
+        the others numbers."""
         shown = box.SIMPLE if self.console.is_terminal else box.ASCII2
         table = Table(box=shown, title=title, title_justify="left")
         for name in columns:
@@ -43,8 +46,9 @@ class View:
 def progress(
     console: Console, what: str, total: int | None, note: Callable[[int], str] = lambda _: ""
 ) -> Iterator[Callable[[], None]]:
-    """Show progress during the block, which calls the function once per item; `note` is a text
-    beside the count."""
+    """Show progress during the block, which calls the function once per item: a bar on a terminal,
+    in a pipe a line every five seconds at most. `total` None is unknown; `note` gives a text beside
+    the count."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -59,6 +63,7 @@ def progress(
         task = bar.add_task(what, total=total, note="")
 
         def on_item() -> None:
+            """Count one item, and show the count."""
             nonlocal done, shown
             done += 1
             bar.update(task, completed=done, note=note(done))

@@ -15,11 +15,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def settle_proxies(url: str) -> None:
-    """Write the environment's exceptions so that all clients read them alike, with the loopback
-    addresses among them.
+    """Write the environment's exceptions (`NO_PROXY`) so that all clients read them alike, with the
+    loopback addresses among them. It changes `os.environ`, before the first connection to `url`.
 
     Raises ConfigError if the environment names a proxy to `url` that the clients cannot use; such a
-    proxy is dropped if `url` needs none.
+    proxy is removed from the environment if `url` needs none.
     """
     asked = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     spared = [name.strip().strip("[]") for name in asked.split(",")]
@@ -40,7 +40,8 @@ def settle_proxies(url: str) -> None:
 
 
 def via_proxy(url: str) -> str:
-    """Return the words that name the proxy to a URL in a message, or none without one."""
+    """Return the words that name the proxy to a URL in a message, without its password, or an empty
+    text without one."""
     known = getproxies()
     proxy = known.get(urlsplit(url).scheme, known.get("all"))
     if proxy is None or proxy_bypass(_host(url)):
@@ -53,11 +54,14 @@ def _host(url: str) -> str:
 
 
 def _usable(proxy: str) -> bool:
+    """Return True for a proxy that every client can use: HTTP, HTTPS, or SOCKS 5 if its library is
+    installed."""
     parts = urlsplit(proxy)
     socks = parts.scheme in ("socks5", "socks5h") and find_spec("socksio") is not None
     return bool(parts.hostname) and (parts.scheme in ("http", "https") or socks)
 
 
 def _drop(kind: str) -> None:
+    """Remove a kind of proxy (`http`, `all`, …) from this process's environment."""
     for name in (f"{kind}_proxy", f"{kind}_proxy".upper()):
         os.environ.pop(name, None)

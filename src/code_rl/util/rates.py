@@ -14,7 +14,8 @@ Z95 = 1.959963984540054
 
 
 def wilson(passed: float, n: float) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927)."""
+    """Return Wilson's 95% interval (low, high) of a rate of `passed` in `n`, within [0, 1] (E. B.
+    Wilson, 1927). `n` is above 0; neither need be whole."""
     rate, z2 = passed / n, Z95**2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
@@ -40,7 +41,8 @@ class Rate:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the interval; 0 and 1 without a program."""
+        """The ends (low, high) of the 95% interval, which contains `value`; 0 and 1 without a
+        program."""
         if not self.total:
             return 0.0, 1.0
         low, high = wilson(self.value * self.problems, self.problems)
@@ -61,12 +63,13 @@ class RewardQuality:
 
     @property
     def j(self) -> float | None:
-        """J, or None if right or wrong programs are missing."""
+        """J = TPR − FPR, or None if there are no right or no wrong programs."""
         return self.tpr.value - self.fpr.value if self.tpr.total and self.fpr.total else None
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Newcombe's 95% interval of J (R. G. Newcombe, 1998); −1 and 1 if J is unknown."""
+        """The ends (low, high) of Newcombe's 95% interval of J (R. G. Newcombe, 1998); −1 and 1 if
+        J is unknown."""
         if self.j is None:
             return -1.0, 1.0
         (right_low, right_high), (wrong_low, wrong_high) = self.tpr.ends, self.fpr.ends

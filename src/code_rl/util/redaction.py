@@ -33,15 +33,16 @@ _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
 
 
 def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return `text` with every key in it replaced."""
+    """Return `text` with every key in it replaced by ***. Keys of `environment` are the values of
+    at least 12 characters under names like `…_KEY`."""
     for value in sorted(_values(environment), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, text))
 
 
 def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if a setting's value contains a key. A variable's value that is a path does not
-    count."""
+    """Return True if a setting's value contains a key: one of `environment`, one in the format of a
+    known service, or a password in a URL. A variable's value that is a path does not count."""
     known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
     return any(value in text for value in known) or bool(
         _FORMS.search(text) or _IN_URL.search(text)
@@ -66,13 +67,14 @@ class RedactingFormatter(logging.Formatter):
     """A formatter that removes keys from its lines, exceptions included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one record as text, redacted."""
+        """Return one record as text, with its exception, redacted. Keys are looked up in the
+        environment each time."""
         return redacted(super().format(record))
 
 
 def install_hooks() -> None:
     """Redact Python's own output: uncaught exceptions, also of threads, and log records without a
-    handler."""
+    handler. It replaces `sys.excepthook` and `threading.excepthook` for the whole process."""
     sys.excepthook = lambda *raised: print_exception(raised[1])
     threading.excepthook = _print_thread_exception
     if logging.lastResort is not None:
@@ -80,6 +82,7 @@ def install_hooks() -> None:
 
 
 def _values(environment: Mapping[str, str]) -> set[str]:
+    """Return the values of the variables that are named like a key, at least 12 characters long."""
     return {
         value
         for name, value in environment.items()
@@ -98,5 +101,7 @@ def print_exception(error: BaseException) -> None:
 
 
 def _print_thread_exception(failed: Any) -> None:
+    """Print a thread's uncaught exception, redacted. SystemExit ends a thread silently, as in
+    Python."""
     if failed.exc_type is not SystemExit and failed.exc_value is not None:
         print_exception(failed.exc_value)

@@ -38,8 +38,9 @@ _given: dict[str, object] = {}
 
 
 def name_object(value: object) -> str:
-    """Return a name by which `find` finds an object: `package.module:object`
-    if it can be imported, else a name that is valid only in this process."""
+    """Return a name by which `find` finds an object: `package.module:object` if it can be imported,
+    else a name that is valid only in this process, which then keeps the object. The same object has
+    the same name."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     with contextlib.suppress(Exception):  # an attribute may raise any exception
         if name and module != "__main__" and resolve_name(f"{module}:{name}") is value:
@@ -57,7 +58,8 @@ def given_object(name: str) -> object | None:
 
 
 def require_given(settings: Mapping[str, object]) -> None:
-    """Raise ConfigError for objects among `settings` that were not passed to this process."""
+    """Raise ConfigError, which names all of them, for objects among `settings` that were not passed
+    to this process: names of `name_object` in a file of another process."""
     missing = [
         f"{setting}=…"
         for setting, name in settings.items()
@@ -71,7 +73,9 @@ def require_given(settings: Mapping[str, object]) -> None:
 
 
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
-    """Return the object that `setting=name` means. Modules in the working directory are found too.
+    """Return the object that `setting=name` means: a built-in part of `ours`, an object given to
+    this process, or `package.module:object`. Modules in the working directory are found too, since
+    it is added to `sys.path`. The module is imported.
 
     Raises ConfigError if no built-in part has that name, the module cannot be imported, or it has
     no such object.
@@ -99,8 +103,11 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
 
 def arity(setting: str, name: str, part: Any, *counts: int, may_wait: bool = False) -> int:
     """Return the first of `counts` that is a number of arguments with which a user's function can
-    be called. Raises ConfigError if none is, for a class, and for an async function that may not
-    be one."""
+    be called. It is not called. A builtin without a signature is taken to accept the first.
+
+    Raises ConfigError if none is, for a class, for an async generator, and, unless `may_wait`, for
+    an async function.
+    """
     calls = part, getattr(part, "__call__", None)  # noqa: B004
     waits = any(map(iscoroutinefunction, calls)) and not may_wait
     refused = isinstance(part, type) or waits or any(map(isasyncgenfunction, calls))
@@ -119,16 +126,18 @@ def arity(setting: str, name: str, part: Any, *counts: int, may_wait: bool = Fal
 
 
 def about(part: object) -> tuple[str, str]:
-    """Return a part's description (its `about`, or the first line of its docstring) and its source
-    (the rest)."""
+    """Return a part's description (its `about`, or the first line of its docstring, without a
+    capital or a period) and its source (the rest on one line). The generated settings pages show
+    both."""
     first, _, rest = (getattr(part, "about", "") or inspect.getdoc(part) or "").partition("\n")
     return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
 
 
 @contextlib.contextmanager
 def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
-    """Turn an exception of a user's part, SystemExit included, into a ConfigError that names the
-    part, and the file and line of theirs. The traceback goes into the run's log, if there is one.
+    """Turn an exception of a user's part in the block, SystemExit included, into a ConfigError that
+    names the part (`setting=name`), and the file and line of theirs. The traceback goes into the
+    run's log, if there is one.
 
     A CodeRLError passes unchanged, as do KeyboardInterrupt and a cancellation.
     """
@@ -143,6 +152,8 @@ def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
 
 
 def _failure(what: str, error: BaseException, hint: str = "") -> ConfigError:
+    """Return the ConfigError for an exception of a user's part: `what`, the last file and line of
+    the traceback that is the user's own, and the exception. The caller raises it."""
     places = [
         f" at {frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -152,13 +163,13 @@ def _failure(what: str, error: BaseException, hint: str = "") -> ConfigError:
 
 
 def require_finite(values: Sequence[float], what: str) -> None:
-    """Raise ValueError for the first of `values` that is NaN or infinite, or becomes so in 32
-    bits."""
+    """Raise ValueError, with `what` and the index, for the first of `values` that is NaN or
+    infinite, or becomes so in 32 bits."""
     for index, value in enumerate(values):
         if not abs(value) <= LARGEST:
             raise not_finite(f"{what} {index}", value)
 
 
 def not_finite(name: str, value: object) -> ValueError:
-    """Return the error for a value that is no number of at most `LARGEST`."""
+    """Return the error for a value that is no number of at most `LARGEST`. The caller raises it."""
     return ValueError(f"{name} is {value!r:.80}; it must be a finite number, {LARGEST:.0e} at most")

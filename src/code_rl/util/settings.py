@@ -24,8 +24,9 @@ Settings = TypeVar("Settings")
 
 
 def read_arguments(argv: Sequence[str]) -> dict[str, str]:
-    """Return raw settings from command-line words. Raises ConfigError for words of another form,
-    and for repeated settings."""
+    """Return raw settings (name: text) from command-line words; dashes in names become underscores.
+    Raises ConfigError for words of another form, a name without a value, and repeated settings.
+    Names and values are not checked."""
     raw: dict[str, str] = {}
     words = iter(argv)
     for word in words:
@@ -49,10 +50,10 @@ def read_arguments(argv: Sequence[str]) -> dict[str, str]:
 
 def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
     """Build `cls` from layers of values; later layers win. Strings are converted to the field's
-    type.
+    type, other values are not.
 
-    Raises ConfigError for an unknown name (with a suggestion), a value that does not fit its field,
-    or one that a validator refuses.
+    Raises ConfigError for an unknown name (with a suggestion), a missing one, a value that does not
+    fit its field or that a validator refuses, and a text that holds a key or a password.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -86,7 +87,8 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
 
 def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None) -> str:
     """Return the text of `--help`: usage, the class's docstring, then every setting with its
-    default and meaning. `holds` has defaults that replace the class's own."""
+    default and meaning. `holds` has defaults by name that replace the class's own (None: no
+    others)."""
     lines = [f"usage: {usage}", "", inspect.cleandoc(cls.__doc__ or ""), "", "settings:"]
     for name, field in fields_of(cls).items():
         default = field._default
@@ -101,7 +103,8 @@ def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None)
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """Return the fields of a settings class by name, those of the device and the sandbox last."""
+    """Return the fields of a settings class by name, in the order in which they are shown: those of
+    the device and the sandbox last."""
     fields = chz.chz_fields(cls)
     last = [*chz.chz_fields(DeviceOptions), *chz.chz_fields(SandboxOptions)]
     first = [name for name in fields if name not in last]
@@ -109,7 +112,8 @@ def fields_of(cls: type[Any]) -> dict[str, Any]:
 
 
 def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:
-    """Name the first setting whose value does not fit its type."""
+    """Return a message with the first setting whose value does not fit its type, and the type that
+    it needs."""
     fields = chz.chz_fields(cls)
     for name, value in values.items():
         try:
@@ -125,7 +129,8 @@ def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:
 
 
 def _in_words(kind: Any) -> str:
-    """Return a field's type in a user's words."""
+    """Return a field's type in a user's words, such as "a whole number"; None as an alternative is
+    left out."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     alternatives = [each for each in get_args(kind) if each is not type(None)]

@@ -17,7 +17,9 @@ class _Stream(io.FileIO):
     last_words = ""
 
     def write(self, data: Any) -> int:
-        """Write, or drop the output."""
+        """Write, or drop the output. On the first failure the descriptor is turned to /dev/null for
+        good, and `last_words` go to stderr. Raises OSError for a failure that is no missing reader,
+        if there are no last words."""
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -31,7 +33,12 @@ class _Stream(io.FileIO):
 
 def outlive_readers(*, quietly: bool = False) -> None:
     """Let the process continue without readers of its output (`quietly` omits the notice about
-    this), and print `?` for a character that a stream cannot encode."""
+    this), and print `?` for a character that a stream cannot encode. Closed descriptors 0 to 2 are
+    opened on /dev/null.
+
+    It replaces `sys.stdout` and `sys.stderr`, unless they are another program's (a notebook, a
+    test). Repeated calls change nothing.
+    """
     for fd in range(3):
         with contextlib.suppress(OSError):
             os.fstat(fd)

@@ -33,8 +33,9 @@ MEANT = {
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `, did you mean 'x'?`, or an empty text. The suggestion is another verb's name for a
-    run's setting, a name with these initials (`lr`), or the most similar name."""
+    """Return `, did you mean 'x'?`, or an empty text, to append to a message. The suggestion is
+    another verb's name for a run's setting, a name with these initials (`lr`), or the most similar
+    name of `known`. For another tool's name it is `; here it is x=`."""
     known = list(known)
     meant = [each for each in OF_A_RUN if name in OF_A_RUN and each in known]
     meant += [

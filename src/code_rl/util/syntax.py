@@ -13,7 +13,8 @@ are built at once (its issue 106905)."""
 
 def parse(source: str) -> ast.Module:
     """Return the syntax tree of a program, which may begin with a byte order mark, as in a file.
-    Raises SyntaxError for anything that does not parse, without a line if CPython names none."""
+    Threads take turns. Raises SyntaxError for anything that does not parse, without a line if
+    CPython names none; Python's warnings are dropped."""
     with _one_at_a_time, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -9,7 +9,8 @@ _BLOCK_BEGINS = re.compile(rf"\s*+{THINK}")
 
 
 def split_thinking(text: str, opened: bool = False) -> tuple[list[str], str]:
-    """Return the think blocks with which a text begins, each up to its first end tag, and the rest.
+    """Return the think blocks with which a text begins, each up to its first end tag and without
+    tags, and the rest. Whitespace is kept. Linear in the text.
 
     `opened`: the prompt opened the first block. Without an end tag the rest is empty.
     """

@@ -27,7 +27,12 @@ _KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
 
 
 def main() -> int:
-    """Run the command and return its exit code."""
+    """Run the command in `sys.argv[2:]` confined, and return its exit code modulo 256 (256 − N for
+    a death by signal N). `sys.argv[1]` is the JSON list of folders that stay visible.
+
+    Return 2, with a message on stderr, if the kernel refuses the confinement. SIGTERM and SIGINT
+    are ignored while the command runs; it ends with this process, and this process with its parent.
+    """
     kernel.die_with_parent()  # so a killed audit leaves no hostile program running
     try:
         _enter(json.loads(sys.argv[1]))
@@ -47,7 +52,9 @@ def main() -> int:
 
 
 def _become(command: list[str]) -> NoReturn:
-    """Become the grader, PID 1 of its namespace: all its processes end with it."""
+    """Become the grader, PID 1 of its namespace: all its processes end with it. It runs after
+    `_enter`, in the forked child, and does not return. Raises OSError if the command cannot be
+    executed."""
     kernel.die_with_parent()
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -57,7 +64,13 @@ def _become(command: list[str]) -> NoReturn:
 
 
 def _enter(folders: list[str]) -> None:
-    """Enter the namespaces and mount their file systems."""
+    """Move this process into new namespaces and confine their file systems. The next child is PID 1
+    of the new PID namespace. `folders` are absolute paths. Raises OSError if the kernel refuses a
+    step.
+
+    The order matters: the user is mapped before anything is mounted, and all mounts become
+    read-only before the empty, writable ones are made.
+    """
     uid, gid = os.getuid(), os.getgid()
     kernel.unshare(
         (kernel.NEWUSER if uid else 0)
@@ -89,7 +102,11 @@ def _enter(folders: list[str]) -> None:
 
 
 def _make_empty(place: str, folders: list[str]) -> None:
-    """Mount an empty file system there, which still contains these folders of the old one."""
+    """Mount an empty, writable file system (1 GB at most) at `place`, in which the existing
+    `folders` of the old one appear again. They keep their read-only mounts. Raises OSError.
+
+    Each folder is opened first, because the new mount hides it.
+    """
     held = {
         folder: os.open(folder, os.O_PATH | os.O_DIRECTORY)
         for folder in folders

@@ -15,14 +15,16 @@ def completion(code: str) -> str:
 
 
 def is_plain(problem: Problem, takes: str) -> bool:
-    """Return True if every grader supports the tests' form: input and output, or one call and its
-    value. `takes` is `stdin`, `call` or `all`."""
+    """Return True if every grader supports the problem's tests: stdin and output, or one call with
+    positional JSON arguments and a JSON value, under the rule `lcb`. `takes` is the form that this
+    grader accepts: `stdin`, `call` or `all`."""
     wanted = takes in ("all", "call" if problem.calls else "stdin")
     return wanted and problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
 
 
 def _plain(test: Any) -> bool:
-    """Tell whether any grader could be given the test: stdin, or a call with JSON values."""
+    """Return True if any grader could be given the test: stdin, or a call with positional arguments
+    and an expected value, all of JSON's types (a tuple counts as a list)."""
     if isinstance(test, StdinTest):
         return True
     return (
@@ -34,27 +36,39 @@ def _plain(test: Any) -> bool:
 
 
 def _is_json(value: Any) -> bool:
+    """Return True if a value is unchanged by a round trip through JSON, except that tuples become
+    lists. A NaN is not: it differs from itself."""
     try:
-        return bool(json.loads(json.dumps(value)) == _listed(value))
+        return bool(json.loads(json.dumps(value)) == _tuples_as_lists(value))
     except (TypeError, ValueError):
         return False
 
 
-def _listed(value: Any) -> Any:
+def _tuples_as_lists(value: Any) -> Any:
+    """Return the value with every tuple in it as a list, at any depth of lists, tuples and dict
+    values. Dict keys stay as they are."""
     if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
+        return [_tuples_as_lists(item) for item in value]
     if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
+        return {key: _tuples_as_lists(item) for key, item in value.items()}
     return value
 
 
 def shapes(problem: Problem, code: str) -> dict[str, Any]:
     """Return a program and its problem's tests under the names used by data set columns and
-    `ground_truth`."""
+    `ground_truth`. Foreign graders read these keys, so none may be renamed. The problem must be
+    `is_plain`.
+
+    `inputs` are texts, or lists of arguments for call tests; `outputs` are texts or values. The
+    `lcb_…` keys have arguments and values as JSON text, one argument a line. `asserts` is empty for
+    stdin tests.
+    """
     calls = [test for test in problem.tests if isinstance(test, CallTest)]
     stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
     named = {"fn_name": problem.fn_name} if calls else {}
-    inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
+    inputs: list[Any] = [test.input for test in stdin] or [
+        _tuples_as_lists(test.args) for test in calls
+    ]
     outputs: list[Any] = [test.expected for test in stdin or calls]
     # LiveCodeBench's texts: one JSON value a line.
     lines = inputs if stdin else ["\n".join(map(json.dumps, given)) for given in inputs]

@@ -44,8 +44,9 @@ class GraderOutcome:
 
 
 def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
-    """Return the outcome for a score. Anything but a comparable number is a failure of the
-    grader."""
+    """Return the outcome for a score: paid if it is at least `pays_at`. `paid` is None, a failure
+    of the grader, for NaN and for anything but a bool, int or float. `said` is the text to
+    report."""
     # Only NaN differs from itself.
     if not isinstance(score, bool | int | float) or score != score:
         return GraderOutcome(None, said)
@@ -60,41 +61,46 @@ class AuditedGrader:
     problems = "all"
 
     def takes(self, problem: Problem) -> bool:
-        """Return True if the grader accepts this problem."""
+        """Return True if the grader accepts this problem; the audit leaves out the programs of
+        others."""
         return is_plain(problem, self.problems)
 
     async def check(self) -> None:
-        """Raise ConfigError if the grader cannot be called at all."""
+        """Raise ConfigError if the grader cannot be called at all. The audit calls it once, before
+        any program. By default it does nothing."""
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """Have the grader judge one program. A failure of the grader is an outcome, not an
-        exception."""
+        """Have the grader judge one program; calls may run concurrently. A failure of the grader is
+        an outcome (`paid` None), not an exception."""
         raise NotImplementedError
 
     async def renew(self) -> None:
-        """Restart the grader, since earlier programs may have changed its process."""
+        """Restart the grader, since earlier programs may have changed its process. The audit calls
+        it before each class of programs. By default it does nothing."""
 
     async def aclose(self) -> None:
-        """Release all resources."""
+        """Release all resources. The grader is not used afterwards. By default it does nothing."""
 
 
 class Ours(AuditedGrader):
     """`code_rl.judge`."""
 
     def __init__(self, executor: Executor) -> None:
+        """Judge on `executor`, which `aclose` closes."""
         self.name = f"code-rl on {executor.description}"
         self._executor = executor
 
     def takes(self, problem: Problem) -> bool:  # noqa: ARG002 - the seam's
-        """Return True."""
+        """Return True: the judge accepts every problem."""
         return True
 
     async def check(self) -> None:
-        """Check that the executor works."""
+        """Raise ConfigError if the executor does not work."""
         await check_executor(self._executor)
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """Judge one program; `sandbox_error` is a failure of this grader."""
+        """Judge one program in the sandbox. `paid` is None for an undecided verdict
+        (`sandbox_error`, `checker_error`) and for a CodeRLError."""
         try:
             verdict = await judge_async(problem, code, self._executor)
         except CodeRLError as error:
@@ -102,7 +108,7 @@ class Ours(AuditedGrader):
         return GraderOutcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
 
     async def aclose(self) -> None:
-        """Close the sandbox."""
+        """Close the executor."""
         await self._executor.aclose()
 
 
@@ -127,12 +133,18 @@ class Function(AuditedGrader):
         return os.path.dirname(os.path.abspath(file)) if is_file else os.getcwd()
 
     async def check(self) -> None:
-        """Start one process, which imports the function. Raises ConfigError if that fails."""
+        """Start one process, which imports the function and is kept for the first `grade`. Raises
+        ConfigError if that fails."""
         self._idle.append(await self._start())
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """Have the function grade one program. An exception, None, a dead process and a late answer
-        are failures of the grader."""
+        """Have the function grade one program in an idle process, or in a new one, so calls may run
+        concurrently. An exception, None, a dead process and a late answer are failures of the
+        grader.
+
+        A process that gave no answer within `timeout_s` or has ended is killed; the others are used
+        again.
+        """
         process = None
         try:
             process = self._idle.pop() if self._idle else await self._start()
@@ -148,17 +160,19 @@ class Function(AuditedGrader):
         return outcome_of(score, self.pays_at, str(answer.get("failed", f"score {score!r}"))[:SAID])
 
     async def renew(self) -> None:
-        """End the processes; new ones import the function again."""
+        """End the processes; new ones import the function again on the next `grade`. No call may be
+        running."""
         self._idle.clear()
         for process in list(self._started):
             await self._end(process)
 
     async def aclose(self) -> None:
-        """End the processes."""
+        """End the processes. No call may be running."""
         await self.renew()
 
     async def _start(self) -> Process:
-        """Start a grader's process and wait until it has loaded. Raises ConfigError on failure."""
+        """Start a grader's process and wait up to 300 s until it has loaded the function. Raises
+        ConfigError on failure, after killing the process."""
         process = await start(self.python, self.name, self.confined, self._folder)
         self._started.add(process)
         try:
@@ -171,16 +185,18 @@ class Function(AuditedGrader):
         return process
 
     async def _end(self, process: Process) -> None:
+        """Kill a process of this grader and forget it."""
         await process.end()
         self._started.discard(process)
 
 
 async def start(python: str, target: str, confined: bool, folder: str) -> Process:
-    """Start the interpreter `python` with `shim` on `target`. If `confined`, it has no network and
-    a read-only file system.
+    """Start the interpreter `python` with `shim` on `target` and return its process, in a session
+    of its own. If `confined`, it has no network and a read-only file system.
 
     It can read `folder`, the working directory, the interpreter's import path and the folder of
-    this file. Raises ConfigError.
+    this file. Raises ConfigError if an interpreter cannot be executed; a target that does not load
+    shows only in the first answer.
     """
     command = [python, str(_SHIM), target, os.getcwd()]
     pipe = asyncio.subprocess.PIPE
@@ -213,7 +229,9 @@ print(json.dumps([os.path.dirname(sys.executable), sys.prefix, *map(os.path.absp
 
 
 def _import_path(python: str) -> list[str]:
-    """Return the folders of an interpreter, and those where it looks for modules."""
+    """Return the folder and prefix of an interpreter, and those where it looks for modules, as
+    absolute paths. It runs the interpreter and waits for it; the list is empty if that fails.
+    Raises OSError if it cannot be executed."""
     asked = subprocess.run([python, "-c", _IMPORT_PATH], stdout=subprocess.PIPE, check=False)
     return list(json.loads(asked.stdout or "[]"))
 
@@ -222,14 +240,19 @@ class Process:
     """One shim: a line of JSON in, a line out."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Use a started process, whose stderr is read from now on. Needs a running event loop."""
         self._process = process
         self._last = b""
         self._draining = asyncio.create_task(self._drain())
 
     async def request(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to one line, skipping output of programs. The first answer comes once
-        the process has loaded its code. Raises EOFError with the last line of stderr if there is
-        none."""
+        """Send one question and return the answer with its nonce, skipping all other output, which
+        programs may forge. The first answer comes once the process has loaded its code. Calls must
+        not overlap.
+
+        Raises EOFError with the last line of stderr if the process has ended, and for a line of
+        more than 16 MiB.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         nonce = secrets.token_hex(8)
@@ -253,7 +276,7 @@ class Process:
         raise EOFError("the process has ended" + (f": {words[-1][:SAID]}" if words else ""))
 
     async def end(self) -> None:
-        """Kill the process and all that it started."""
+        """Kill the process and all of its process group, and wait for its end. Idempotent."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, 9)
         await self._process.wait()
@@ -262,6 +285,8 @@ class Process:
         self._draining.cancel()
 
     async def _drain(self) -> None:
+        """Read stderr until its end, so that the process never blocks on it; keep the last 4,096
+        bytes."""
         assert self._process.stderr is not None
         while part := await self._process.stderr.read(1 << 16):
             self._last = (self._last + part)[-4096:]

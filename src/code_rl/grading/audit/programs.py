@@ -52,12 +52,13 @@ class Corpus:
     entries: tuple[CorpusProgram, ...]
 
     def of(self, *kinds: str) -> tuple[CorpusProgram, ...]:
-        """Return the programs of some kinds."""
+        """Return the programs of these kinds, in the order of the corpus."""
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:
-        """Return about this fraction of each class, at least one program, always the same choice.
-        All owners and all programs that seek a token are kept."""
+        """Return about this fraction (0 to 1) of each class, at least one program, in the same
+        order and always the same choice. All owners and all programs that seek a token are kept.
+        `version` stays that of the whole corpus."""
         seen: set[str] = set()
         kept = []
         for entry in self.entries:
@@ -65,7 +66,7 @@ class Corpus:
                 entry.kind == OWNER
                 or entry.seeks_token
                 or entry.group not in seen
-                or _draw(entry.name) < part
+                or _fraction_of(entry.name) < part
             ):
                 kept.append(entry)
             seen.add(entry.group)
@@ -73,8 +74,8 @@ class Corpus:
 
 
 def load_corpus() -> Corpus:
-    """Load all programs. The expected output that some programs look for is random and in no
-    file."""
+    """Load all programs. The expected output that some programs look for is random, new in every
+    call and in no file; `version`, a digest of the files, does not depend on it."""
     folder = resources.files("code_rl.grading.audit") / "corpus"
     texts = [(folder / name).read_bytes() for name in ("problems.jsonl", "programs.jsonl")]
     drawn = _TOKEN.sub(lambda _: b"TOK-" + secrets.token_hex(12).encode(), texts[0])
@@ -85,11 +86,14 @@ def load_corpus() -> Corpus:
 
 
 def _entries(text: bytes, problems: dict[str, Problem]) -> Iterator[CorpusProgram]:
+    """Yield the programs of `programs.jsonl` in order, each with its problem. Raises KeyError for a
+    problem that is not in `problems`."""
     for row in map(json.loads, text.splitlines()):
         yield CorpusProgram(
             row["name"], row["kind"], row["class"], row["code"], problems[row["problem"]]
         )
 
 
-def _draw(name: str) -> float:
+def _fraction_of(name: str) -> float:
+    """Return a number from 0 up to 1 that depends only on the name, evenly spread over names."""
     return zlib.crc32(name.encode()) / 2**32

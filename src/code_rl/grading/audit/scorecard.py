@@ -56,7 +56,8 @@ class Tried:
 
     @property
     def wrong(self) -> bool:
-        """True if the grader decided wrongly."""
+        """True if the grader decided wrongly: it paid for a cheat or a mutant, or did not pay for
+        an honest program or an owner. A failure is not a decision, and trouble has no right one."""
         if self.outcome.paid is None or self.entry.kind == TROUBLE:
             return False
         return self.outcome.paid == (self.entry.kind in UNPAID)
@@ -87,7 +88,8 @@ class Scorecard:
     tried: list[Tried] = field(default_factory=list)
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
-        """Return the numbers of programs of these kinds: all, decided wrongly, and failed."""
+        """Return the numbers of programs of these kinds: all, decided wrongly, and failed. A failed
+        program is never also decided wrongly."""
         rows = [row for row in self.rows if row.kind in kinds]
         return (
             sum(r.count for r in rows),
@@ -97,19 +99,21 @@ class Scorecard:
 
     @property
     def clean(self) -> bool:
-        """True if every program was decided rightly."""
+        """True if every program was decided rightly: none wrongly, none without a decision, and the
+        grader never fell silent."""
         return not self.silent and not any(row.wrong or row.failed for row in self.rows)
 
     def rate(self, *kinds: str) -> Rate:
-        """Return the share of programs of these kinds that were paid. Those on which the grader
-        failed do not count."""
+        """Return the share of programs of these kinds that were paid, with its interval. Those on
+        which the grader failed do not count. All `kinds` must deserve a reward, or all must not."""
         count, wrong, failed = self.total(*kinds)
         paid = wrong if kinds[0] in UNPAID else count - wrong - failed
         return Rate(paid, count - failed, count - failed)
 
     @property
     def quality(self) -> RewardQuality:
-        """J: honest programs and owners are right, cheats and mutants wrong."""
+        """J = TPR − FPR, with honest programs and owners as right programs, cheats and mutants as
+        wrong ones."""
         return RewardQuality(self.rate(HONEST, OWNER), self.rate(*UNPAID))
 
     def summary(self) -> str:
@@ -117,11 +121,13 @@ class Scorecard:
         return f"{self.quality}; cheats {self.rate(CHEAT)}, wrong programs {self.rate(MUTANT)}"
 
     def findings(self) -> list[str]:
-        """Return the findings as sentences, the worst first."""
+        """Return the findings as sentences, the most general fault first, then cheats, mutants and
+        right programs; none for a clean grader."""
         return list(_findings(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `audit.json`."""
+        """Return the content of `audit.json`, with times in seconds and every program's outcome in
+        the order in which they were tried."""
         return {
             "grader": self.grader,
             "corpus": self.corpus,
@@ -155,7 +161,8 @@ class Scorecard:
 
 
 def render(card: Scorecard) -> str:
-    """Return the scorecard as self-contained HTML."""
+    """Return the scorecard as the text of a self-contained HTML page, with today's date. Texts of
+    the grader are escaped."""
     made = date.today().isoformat()  # noqa: DTZ011
     template = Path(__file__).with_name("audit.html.j2")
     return render_page(
@@ -169,8 +176,13 @@ async def audit_grader(
     at_once: int,
     say: Callable[[str], None],
 ) -> Scorecard:
-    """Try every class of programs, `at_once` at a time. Raises ConfigError if the grader cannot be
-    called."""
+    """Try every class of programs that the grader takes, `at_once` programs at a time. `say` gets a
+    line of progress before and after each class. The grader is renewed before each class, but not
+    closed.
+
+    If it falls silent, `silent` names the class and later classes are not tried. Raises ConfigError
+    if the grader cannot be called, takes no problem of the corpus, or never answers.
+    """
     await grader.check()
     card = Scorecard(grader.name, corpus.version)
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
@@ -204,14 +216,22 @@ class _Listener:
     Raises ConfigError if the grader never answered."""
 
     def __init__(self, grader: AuditedGrader, right: CorpusProgram) -> None:
+        """Call `grader`; `right` is a program that it should pay, tried when others get no
+        answer."""
         self._grader, self._right = grader, right
         self._heard, self._unanswered = False, 0
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        outcome = await self._asked(problem, code)
+        """Have the grader judge one program and return its outcome. After 4 consecutive outcomes
+        without an answer, judge the right program, too.
+
+        If that gets no answer either, raise _SilentError, or ConfigError if the grader has never
+        answered.
+        """
+        outcome = await self._ask(problem, code)
         if (
             self._unanswered == _SILENT
-            and (await self._asked(self._right.problem, self._right.code)).silent
+            and (await self._ask(self._right.problem, self._right.code)).silent
         ):
             if self._heard:
                 raise _SilentError
@@ -221,7 +241,8 @@ class _Listener:
             )
         return outcome
 
-    async def _asked(self, problem: Problem, code: str) -> GraderOutcome:
+    async def _ask(self, problem: Problem, code: str) -> GraderOutcome:
+        """Call the grader once, and count the consecutive programs without an answer."""
         outcome = await self._grader.grade(problem, code)
         self._heard |= not outcome.silent
         self._unanswered = self._unanswered + 1 if outcome.silent else 0
@@ -229,8 +250,8 @@ class _Listener:
 
 
 def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[CorpusProgram]]]:
-    """Yield the classes: programs that deserve a reward first, programs that block the grader
-    last."""
+    """Yield (class, its programs in order): owners first, then honest programs, mutants, cheats and
+    trouble; programs that block the grader come last of all."""
     groups: dict[str, list[CorpusProgram]] = {}
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
@@ -243,7 +264,8 @@ def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[Corpu
 def _among(
     owners: Sequence[CorpusProgram], exfiltrators: Sequence[CorpusProgram]
 ) -> list[CorpusProgram]:
-    """Return the programs with owners before each exfiltrator, as its targets."""
+    """Return the programs with two owners before each exfiltrator, as its targets. Owners take
+    turns; without owners the exfiltrators stand alone."""
     mixed: list[CorpusProgram] = []
     for number, exfiltrator in enumerate(exfiltrators):
         turns = range(number, number + _OWNERS_A_THIEF) if owners else ()
@@ -256,10 +278,13 @@ async def _try_all(
     entries: Sequence[CorpusProgram],
     at_once: int,
 ) -> list[Tried]:
-    """Grade all entries, `at_once` at a time, with the seconds of each."""
+    """Grade all entries, `at_once` at a time, and return them in the order of `entries`, with the
+    wall seconds of each. The first exception cancels the rest and is raised."""
     places = asyncio.Semaphore(at_once)
 
     async def one(entry: CorpusProgram) -> Tried:
+        """Grade one entry once a place is free, and measure its wall seconds, without the wait for
+        the place."""
         async with places:
             began = time.perf_counter()
             outcome = await grade(entry.problem, entry.code)
@@ -269,7 +294,8 @@ async def _try_all(
 
 
 def _row(group: str, tried: Sequence[Tried]) -> Row:
-    """Count one class: programs, wrongly graded ones, and those without a grade."""
+    """Count one class: programs, wrongly graded ones, those without a grade, and the longest wall
+    seconds. `tried` has at least one program."""
     return Row(
         group,
         tried[0].entry.kind,
@@ -281,7 +307,8 @@ def _row(group: str, tried: Sequence[Tried]) -> Row:
 
 
 def _read_token(tried: Sequence[Tried]) -> str | None:
-    """Return a program that was rewarded for the token it looked for, or None.
+    """Return the name of a program that was rewarded for the token it looked for, or None. `tried`
+    needs the mutants too.
 
     Without the token such a program ends like a mutant, with a wrong answer and status 0. So it
     proves nothing if the grader rewards mutants of its form (calls, or standard input).
@@ -298,14 +325,15 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
 
 
 def describe(row: Row) -> str:
-    """Return a class as one line."""
+    """Return a class as one line for a terminal: kind, class, and the number decided wrongly."""
     did = {HONEST: "not paid", OWNER: "not paid", TROUBLE: "decided wrongly"}.get(row.kind, "paid")
     failed = f", the grader failed at {len(row.failed)}" if row.failed else ""
     return f"{row.kind:8} {row.group:28} {len(row.wrong):4} of {row.count:4} {did}{failed}"
 
 
 def _findings(card: Scorecard) -> Iterator[str]:
-    """Yield the audit's sentences, from the most general fault to single classes."""
+    """Yield the audit's sentences, from the most general fault to single classes; none for a clean
+    grader."""
     if card.silent is not None:
         yield (
             f"fell silent at the class {card.silent!r}: neither its programs nor a right one got "

@@ -18,7 +18,13 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer lines until stdin ends."""
+    """Answer each line with a line until stdin ends. A question has a `nonce`, which its answer
+    repeats beside `score`, or `failed` if anything was raised. The first question only loads the
+    grader.
+
+    The grader's own stdin is empty and its stdout goes to stderr, so it cannot mix with the
+    answers.
+    """
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     # Keep the grader's own input and output apart from questions and answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -43,8 +49,9 @@ def main() -> None:
 
 
 def _module_of(name: str, file: str) -> ModuleType:
-    """Load a file as a module of that name, which dataclasses and pickle look up during
-    execution."""
+    """Load a file as a module of that name. It is entered in `sys.modules` first, where dataclasses
+    and pickle look it up during execution. Raises ImportError for a file of another type, and
+    anything that the file raises."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file")
@@ -54,8 +61,12 @@ def _module_of(name: str, file: str) -> ModuleType:
 
 
 def load(target: str, folder: str) -> Callable[..., Any]:
-    """Return the function from a module that can be imported from `folder`, or from a file
-    `….py`. Raises TypeError if it is none, or needs other arguments."""
+    """Return the function from a module that can be imported from `folder`, or from a file `….py`.
+    `folder`, and then the file's own, are put at the front of `sys.path`.
+
+    Raises TypeError if it is no function or requires arguments other than `code` and `problem`.
+    ImportError, AttributeError and the module's own exceptions pass.
+    """
     sys.path.insert(0, folder)
     module_name, _, name = target.rpartition(":")
     if module_name.endswith(".py"):
@@ -80,7 +91,8 @@ def load(target: str, folder: str) -> Callable[..., Any]:
 
 
 def _call(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call the function with those arguments that it accepts, and await the result if needed."""
+    """Call the function with those arguments that it accepts by name, and await the result if
+    needed. Exceptions of the function pass."""
     parameters = inspect.signature(function).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         arguments = {
@@ -97,8 +109,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def score_of(value: Any) -> float | None:
-    """Return a score as a number; a grader without a verdict returns None. Raises TypeError,
-    ValueError."""
+    """Return a score as a float, or None for a grader without a verdict. Raises TypeError for a
+    list, a tuple or a text, and whatever `float()` raises for other values."""
     if isinstance(value, list | tuple | str):
         raise TypeError(f"a number was expected, not {type(value).__name__} of length {len(value)}")
     return None if value is None else float(value)

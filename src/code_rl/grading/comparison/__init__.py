@@ -29,6 +29,7 @@ _PRINTED = {
 
 def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | None:
     """Return None if `stdout` is right for `test`, else a reason that reveals nothing of the test.
+    The test's own tolerances override those of `compare`, whose rule is not `checker`.
 
     Linear in both texts. Output that is not UTF-8 is wrong, never an error.
     """
@@ -42,7 +43,11 @@ def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | N
 
 def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compare) -> str | None:
     """Return None if `value` (encoded by `grading.values`) is right for `test`, else a reason that
-    reveals nothing of the test."""
+    reveals nothing of the test. A value that cannot be read is wrong, never an error.
+
+    If the test has `raises`, only an exception of that class, or of a subclass, is right. The
+    test's own tolerances override those of `compare`.
+    """
     if isinstance(test, CallTest) and test.raises is not None:
         names = raised_names(value)
         if names is None:
@@ -64,7 +69,9 @@ def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compa
 
 
 def raised_names(value: bytes) -> list[str] | None:
-    """Return the names of the raised exception's class and bases, or None if the call returned."""
+    """Return the names of the raised exception's class and bases, in the order of its MRO, or None
+    if the call returned. A program may forge them. A record of more than 64 KiB counts as a
+    returned value."""
     if len(value) > MAX_RAISED_BYTES or not value.startswith(
         b'{"%s":"%s"' % (TAG.encode(), RAISED.encode())
     ):

@@ -30,11 +30,11 @@ _ZERO: Numeral = ("", "", 0)
 
 
 def numeral(token: str) -> Numeral | None:
-    """Return a decimal numeral in normal form. Two numerals have equal values exactly when their
-    normal forms are equal.
+    """Return a decimal numeral in normal form, or None for a token that is none. Two numerals have
+    equal values exactly when their normal forms are equal.
 
     Digits are ASCII, without underscores. Infinity is a numeral (`inf`, `-Infinity`), NaN is not.
-    None stands for anything else.
+    An exponent of more than 18 digits makes a token no numeral.
     """
     match = NUMERAL.fullmatch(token)
     if match is None:
@@ -76,8 +76,12 @@ def equal_numbers(got: str, expected: str, rule: Compare) -> bool:
 
 
 def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
-    """Return True if two numerals are within the tolerance, however they are written. The result is
-    exact: rounding does not change it."""
+    """Return True if two numerals are equal or differ by at most the larger of `abs_tol` and
+    `rel_tol · |expected|`, however they are written. The result is exact: rounding does not change
+    it.
+
+    NaN is near NaN, and an infinity near itself only. Tokens that are no numerals are never near.
+    """
     if got.lower() == "nan" and expected.lower() == "nan":
         return True
     one, other = numeral(got), numeral(expected)
@@ -89,8 +93,12 @@ def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
 
 
 def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: float) -> bool:
-    """Compare within a tolerance, in time linear in the digits for any exponents. Only the distance
-    is rounded: upward, to at least as many digits as the tolerance has."""
+    """Return True if two finite numerals are within the tolerance, in time linear in the digits for
+    any exponents. Only the distance is rounded: upward, to at least as many digits as the tolerance
+    has.
+
+    A number whose exponent `decimal` cannot hold is near nothing.
+    """
     precision = len(got[1]) + len(expected[1]) + _TOLERANCE_DIGITS
     context = Context(
         precision, ROUND_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Overflow, InvalidOperation]
@@ -127,15 +135,18 @@ def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
 
 def compare_lcb_official(got: str, expected: str, _rule: Compare) -> str | None:
     """Compare exactly as LiveCodeBench does, including its errors: two lines are equal if
-    `decimal.Decimal` reads both as the same number."""
+    `decimal.Decimal` reads their tokens as the same numbers. Return None if equal, else a message
+    that reveals nothing of the texts."""
     return _by_line(got, expected, _same_decimal)
 
 
 def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
-    """Compare tokens as contest validators do: equal as text, or as numbers within the
-    tolerance."""
+    """Compare tokens as contest validators do: equal as text (without case under `ignore_case`), or
+    as numbers within the tolerance. Return None if all are equal, else a message that reveals
+    nothing of the texts."""
 
     def equal(token: str, want: str) -> bool:
+        """Return True if two tokens are equal as text or as numbers under the rule."""
         if token == want or (rule.ignore_case and token.lower() == want.lower()):
             return True
         return equal_numbers(token, want, rule)
@@ -149,6 +160,8 @@ def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
 
 
 def _same_decimal(got: str, expected: str) -> bool:
+    """Return True if `decimal.Decimal` reads both tokens as the same number. A token of more than
+    50,000 characters is equal to nothing."""
     if max(len(got), len(expected)) > MAX_OFFICIAL_TOKEN:
         return False
     try:
@@ -158,6 +171,8 @@ def _same_decimal(got: str, expected: str) -> bool:
 
 
 def _all_tokens(got: str, expected: str, equal: PairRule) -> bool:
+    """Return True if both lines have the same number of tokens, and `equal` holds for each pair
+    (got, expected)."""
     return all(
         one is not None and other is not None and equal(one, other)
         for one, other in _token_pairs(got, expected)
@@ -165,14 +180,16 @@ def _all_tokens(got: str, expected: str, equal: PairRule) -> bool:
 
 
 def _token_pairs(got: str, expected: str) -> Iterator[tuple[str | None, str | None]]:
-    """Yield tokens of both texts side by side, with None where one text has ended. Texts are split
-    lazily, so that millions of tokens are never in memory."""
+    """Yield tokens of both texts (got, expected) side by side, with None where one text has ended.
+    Texts are split lazily, so that millions of tokens are never in memory."""
     tokens, wanted = ((match[0] for match in TOKEN.finditer(text)) for text in (got, expected))
     return zip_longest(tokens, wanted)
 
 
 def _by_line(got: str, expected: str, equal: PairRule) -> str | None:
-    """Compare line by line, then token by token. Return the first difference, or None."""
+    """Compare line by line, then token by token by `equal`. Return a message with the first
+    difference, which reveals nothing of the texts, or None. Whitespace around each text and each
+    line does not count."""
     got, expected = got.strip(), expected.strip()
     if got == expected:
         return None

@@ -55,11 +55,12 @@ class UnreadableError(ValueError):
 
 
 def parse_value(data: bytes, expected: bytes | None = None) -> Any:
-    """Return the encoded form in `data`, in linear time. Raises UnreadableError.
+    """Return the encoded form in `data`, in linear time. Raises UnreadableError, also for integers
+    of more than 5,000 digits.
 
     With `expected`, the encoding of the expected value, data that is too long or has too many parts
     to be equal is refused unparsed: parsing a part takes a hundred times as long as reading its
-    bytes.
+    bytes. Without it the limits are 64 MiB and 2 million parts.
     """
     limit, parts = MAX_VALUE_BYTES, MAX_PARTS
     if expected is not None:
@@ -76,7 +77,7 @@ def parse_value(data: bytes, expected: bytes | None = None) -> Any:
 
 
 def _parts(data: bytes) -> int:
-    """Return an upper bound on the number of values in a JSON text."""
+    """Return an upper bound on the number of values in a JSON text, without parsing it."""
     return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
 
 
@@ -108,8 +109,9 @@ def compare_values(got: Any, expected: Any, rule: Compare, outermost: int) -> st
 def _step(
     got: Any, expected: Any, rule: Compare, *, outermost: bool
 ) -> list[tuple[Any, Any]] | str:
-    """Return the pairs that must be equal for `got` to equal `expected`, or the reason why it
-    cannot."""
+    """Return the pairs of encoded forms that must be equal for `got` to equal `expected` (none:
+    they are equal), or the reason why it cannot. Only this level is looked at. `outermost` matters
+    for `lcb-official` alone."""
     kind_got, kind_expected = _kind(got), _kind(expected)
     if kind_got in SEQUENCES and kind_expected in SEQUENCES:
         official = rule.rule == "lcb-official"
@@ -144,6 +146,8 @@ def _step(
 
 
 def _pairs(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
+    """Return the items of two forms side by side, the last first, so that a stack yields them in
+    order; or a message if their numbers differ."""
     items, wanted = _items(got), _items(expected)
     if len(items) != len(wanted):
         return "the number of items differs"
@@ -151,6 +155,8 @@ def _pairs(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
 
 
 def _dicts(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
+    """Return the values of two dicts under equal keys side by side, or a message if the keys
+    differ. Their order does not count."""
     by_key_got, by_key_expected = _by_key(got), _by_key(expected)
     if len(by_key_got) != len(by_key_expected) or by_key_got.keys() != by_key_expected.keys():
         return "the keys differ"
@@ -158,6 +164,8 @@ def _dicts(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
 
 
 def _by_key(form: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict's values by the canonical text of their keys. A malformed form, which a program
+    may forge, counts as an empty dict."""
     if TAG not in form:
         return {_canonical(key): value for key, value in form.items()}
     pairs = _items(form)
@@ -167,7 +175,8 @@ def _by_key(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(form: Any) -> str:
-    """Return a text that is the same exactly for equal hashable values."""
+    """Return a text that is the same exactly for equal hashable values (1, 1.0 and True are equal),
+    for set members and dict keys. A value nested deeper than MAX_DEPTH is "too deep"."""
     try:
         return json.dumps(_normal(form, 0))
     except RecursionError:
@@ -175,7 +184,9 @@ def _canonical(form: Any) -> str:
 
 
 def _normal(form: Any, depth: int) -> Any:
-    """Return the form in which equal values of different types are equal text."""
+    """Return the form in which equal values of different types are equal text. Sets are sorted,
+    and frozensets and set-like views are sets. Raises RecursionError for nesting deeper than
+    MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise RecursionError
     if isinstance(form, bool) or (isinstance(form, float) and form.is_integer()):
@@ -191,6 +202,8 @@ def _normal(form: Any, depth: int) -> Any:
 
 
 def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
+    """Return True if two forms without parts are equal: texts (by tokens under `contest`), numbers
+    within the tolerance, else by `==`."""
     if isinstance(got, str) and isinstance(expected, str):
         if rule.rule == "contest":
             return compare_contest(got, expected, rule) is None
@@ -201,7 +214,9 @@ def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
 
 
 def _equal_numbers(got: float, expected: float, rule: Compare) -> bool:
-    """Return True for numbers of the same value, or within the tolerance of `rule`."""
+    """Return True for numbers of the same value, or within the tolerance of `rule`, except under
+    `exact_integers` if an integer is expected. NaN equals NaN, but not under `lcb-official`.
+    Integers of more than 13,000 bits are equal only exactly."""
     if got == expected:
         return True
     if got != got and expected != expected:
@@ -215,6 +230,7 @@ def _equal_numbers(got: float, expected: float, rule: Compare) -> bool:
 
 
 def _bits(number: float) -> int:
+    """Return the bits of an integer; a float has 0."""
     return number.bit_length() if isinstance(number, int) else 0
 
 
@@ -227,12 +243,16 @@ def _written(number: float) -> str:
 
 
 def _parse_int(text: str) -> int:
+    """Return a JSON integer. Raises ValueError above 5,000 digits, whose conversion would take
+    quadratic time."""
     if len(text) > MAX_INT_DIGITS:
         raise ValueError("no encoding writes an integer of so many digits as a number")
     return int(text)
 
 
 def _items(form: Any) -> list[Any]:
+    """Return the items of a list or of a tagged form. A form with anything but a list there, which
+    a program may forge, has none."""
     if isinstance(form, list):
         return form
     items = form.get("items")
@@ -240,8 +260,8 @@ def _items(form: Any) -> list[Any]:
 
 
 def _kind(form: Any) -> str:
-    """Return the type of an encoded form: its tag, which a program may forge (`kind_name` is for
-    messages), "dict" or "list", else the name of a scalar's Python type."""
+    """Return the type of an encoded form: its tag, which a program may forge (so messages use
+    `kind_name`), "dict" or "list", else the name of a scalar's Python type."""
     if isinstance(form, dict):
         return str(form.get(TAG, "dict"))
     if isinstance(form, list):
@@ -250,7 +270,8 @@ def _kind(form: Any) -> str:
 
 
 def kind_name(form: Any) -> str:
-    """Return the type's name for messages, from a fixed list, since a program may forge the tag."""
+    """Return the type's name for messages: one of a fixed list, else "value", since a program may
+    forge the tag."""
     kind = _kind(form)
     return kind if kind in (*_NAMED, "NoneType", "list_node", "tree_node") else "value"
 
@@ -260,6 +281,7 @@ def _type_message(got: Any, expected: Any) -> str:
 
 
 def _scalar_message(got: Any, expected: Any) -> str:
+    """Return a message about two scalars that differ, which names only their types."""
     if kind_name(got) == kind_name(expected):
         return f"the returned {kind_name(got)} differs"
     return _type_message(got, expected)

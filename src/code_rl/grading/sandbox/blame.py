@@ -61,8 +61,8 @@ else."""
 
 
 def only_slept(execution: Execution, limits: Limits) -> bool:
-    """Return True if the wall limit ended a test that is to run again. With `strict` that limit is
-    a request's own."""
+    """Return True if the wall limit ended a test within its CPU limit, so that it is to run again.
+    With `strict` that limit is a request's own, and the result stands."""
     return (
         execution.status is Status.TIME_LIMIT
         and execution.cpu_s <= limits.cpu_s
@@ -86,9 +86,10 @@ class Retries:
         repeats_sleepers: bool = True,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """`oversubscription` is how many submissions in flight share one processor, if the wall
-        seconds of an execution include its waiting for one. Without `repeats_sleepers`, `attempt`
-        repeats them."""
+        """`attempt` is called from `run` alone. `oversubscription` is how many submissions in
+        flight share one processor, if the wall seconds of an execution include its waiting for one.
+        Without `repeats_sleepers`, `attempt` repeats them. Raises ConfigError for an
+        `outage_timeout_s` that is no time."""
         check_seconds("outage_timeout_s", outage_timeout_s)
         self._attempt, self._outage_timeout_s, self._oversubscription, self._stop = (
             attempt,
@@ -102,10 +103,12 @@ class Retries:
         """Failed attempts so far."""
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """Yield one execution per case, in order, like `Executor.run`.
+        """Yield one execution per case, in order, like `Executor.run`. Executions already yielded
+        stay valid, and their tests never run again.
 
-        Raises SandboxError if the sandbox fails this submission repeatedly, OutageError if it stays
-        unreachable.
+        Once all tests took longer than the submission's seconds, the rest end with TIME_LIMIT
+        without running. Raises SandboxError if the sandbox fails this submission repeatedly,
+        RefusedError at once, OutageError if it stays unreachable.
         """
         done, lost_results, transient_failures, outages, spent = 0, 0, 0, 0, 0.0
         slept = False
@@ -161,28 +164,33 @@ class Retries:
                     raise
 
     def _seconds(self, execution: Execution) -> float:
-        """Return the seconds of the submission's allowance that a test took."""
+        """Return the seconds of the submission's allowance that a test took: its compile time,
+        and its CPU time or, if that is more, its wall time less `oversubscription` times its CPU
+        time."""
         idle_s = execution.wall_s - self._oversubscription * execution.cpu_s
         return execution.compile_s + max(execution.cpu_s, idle_s)
 
     async def aclose(self) -> None:
-        """Stop waiting for the end of an outage."""
+        """Stop waiting for the end of an outage; submissions that wait for it are cancelled.
+        Idempotent."""
         if self._outage is not None and not self._outage.done():
             self._outage.cancel()
             await asyncio.wait([self._outage])
 
     async def _outlasts(self, error: SandboxError) -> bool:
         """Return False if the sandbox answers at once, True if it was unreachable and is back.
-        Concurrent callers share one answer."""
+        Concurrent callers share one wait, which goes on if a caller is cancelled. Raises as `_wait`
+        does."""
         if self._outage is None or self._outage.done():
             self._outage = asyncio.create_task(self._wait(error))
             self._outage.add_done_callback(_seen)
         return await asyncio.shield(self._outage)
 
     async def _wait(self, error: SandboxError) -> bool:
-        """Wait until the sandbox answers a probe; True if it was away.
+        """Wait, with growing pauses, until the sandbox answers a probe; True if it was away.
 
-        At the limit, raises OutageError in a run that can be asked to stop, else SandboxError.
+        At the limit, raises OutageError in a run that can be asked to stop, else SandboxError;
+        OutageError also once `stop` is set.
         """
         limit_s = self._outage_timeout_s
         outage = Outage("the sandbox", limit_s, SandboxError if self._stop is None else OutageError)
@@ -200,6 +208,7 @@ class Retries:
         return waited
 
     async def _pause(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until `stop` is set, if that is earlier."""
         if self._stop is None:
             await asyncio.sleep(seconds)
             return
@@ -207,8 +216,8 @@ class Retries:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     async def _probe_failure(self) -> str | None:
-        """Run a probe program with a known output. Return the failure, or None if the sandbox
-        works."""
+        """Run a probe program with a known output, alone. Return the failure as text, or None if
+        the sandbox works."""
         try:
             async with closing(self._attempt(CONTROL, True)) as executions:
                 answers = [execution async for execution in executions]

@@ -56,6 +56,8 @@ class RayNode(FusionServer):
         facts: NodeFacts,
         places: int,
     ) -> None:
+        """Add the server in `actor`, which has started and said `facts`, to a pool. `row` is the
+        node's entry in Ray's list; `places` is the number of programs that it runs at once."""
         slots = IN_FLIGHT_PER_PLACE * places
         super().__init__(session, facts.url + RUN_PATH, slots, BUSY_S, 0, name=_name(row))
         self.id, self.actor, self.facts, self.places = row["NodeID"], actor, facts, places
@@ -85,6 +87,8 @@ class RayNodes(RemoteExecutor):
         outage_timeout_s: float,
         stop: asyncio.Event | None,
     ) -> None:
+        """Connect this process to a cluster, or start one, at once; the sandboxes start with
+        `ready`. Raises ConfigError without Ray, SandboxError if no cluster answers."""
         super().__init__(outage_timeout_s, stop)
         self._ray = _import_ray()
         self._owned = _connect(self._ray)
@@ -97,7 +101,8 @@ class RayNodes(RemoteExecutor):
 
     @property
     def description(self) -> str:
-        """One line about the cluster for users."""
+        """One line about the cluster for users: its nodes, isolation levels and workers, as they
+        are now."""
         nodes = self.pool.members
         levels = ", ".join(sorted({node.facts.isolation for node in nodes}))
         return (
@@ -112,7 +117,7 @@ class RayNodes(RemoteExecutor):
 
     async def check(self) -> None:
         """Start a sandbox on every node. If none can run programs, raises IsolationError, or
-        SandboxError with the reason of each node."""
+        SandboxError if `isolation` is `auto`, with the reason of each node."""
         await self.ready()
         if not self.pool.members:
             reasons = "; ".join(self._left_out.values()) or "no node has processors in Ray's books"
@@ -121,7 +126,8 @@ class RayNodes(RemoteExecutor):
             )
 
     async def release(self) -> None:
-        """Stop the sandboxes of all nodes, and the cluster if it was started here."""
+        """Stop the sandboxes of all nodes, and the cluster if it was started here. Failures of Ray
+        are ignored. Idempotent."""
         await cancel_all(task for task in (self._looking, self._first_look) if task is not None)
         self._looking = self._first_look = None
         nodes, self.pool.members = self.pool.members, []
@@ -133,8 +139,8 @@ class RayNodes(RemoteExecutor):
             self._ray.shutdown()
 
     async def ready(self) -> None:
-        """Wait until the first nodes have joined. After that, new nodes are added as they
-        appear."""
+        """Wait until the first nodes have joined or are left out, which the first call starts.
+        After that, a background task adds new nodes as they appear. There may be no node."""
         if self._first_look is None:
             self._session = ClientSession(
                 headers=bearer(self._token), connector=TCPConnector(limit=0)
@@ -144,6 +150,8 @@ class RayNodes(RemoteExecutor):
         await asyncio.shield(self._first_look)
 
     async def _keep_looking(self, first: asyncio.Task[None]) -> None:
+        """Look for nodes every two seconds, forever, once the first look has ended. Failures of Ray
+        and of connections are ignored until the next look."""
         await asyncio.wait([first])
         while True:
             await asyncio.sleep(LOOK_S)
@@ -151,13 +159,15 @@ class RayNodes(RemoteExecutor):
                 await self._look()
 
     async def _look(self) -> None:
-        """Start a sandbox on every new node, and forget nodes that have left."""
+        """Start a sandbox on every new node with a processor, and remove nodes that have left, or
+        whose actor is dead, from the pool; the latter start again on the next look. A node that was
+        left out stays so."""
         rows = {
             row["NodeID"]: row for row in await asyncio.to_thread(self._ray.nodes) if row["Alive"]
         }
         for node in list(self.pool.members):
             left = node.id not in rows
-            if left or (node.down_until is not None and not await self._lives(node)):
+            if left or (node.down_until is not None and not await self._is_alive(node)):
                 self.pool.remove(node)
                 logger.warning(
                     "the sandbox of node %s has %s; %d nodes go on",
@@ -173,8 +183,9 @@ class RayNodes(RemoteExecutor):
         ]
         await gather_or_cancel(self._start(row) for row in new)
 
-    async def _lives(self, node: RayNode) -> bool:
-        """Return False if the node's actor is dead: it gets a new one."""
+    async def _is_alive(self, node: RayNode) -> bool:
+        """Return False if the node's actor is dead: it gets a new one. True if it answers, or does
+        not answer in 30 s."""
         try:
             await asyncio.wait_for(node.actor.alive.remote(), WELL_S)
         except self._ray.exceptions.RayActorError:
@@ -184,7 +195,9 @@ class RayNodes(RemoteExecutor):
         return True
 
     async def _start(self, row: dict[str, Any]) -> None:
-        """Start a sandbox on the node; add it to the pool, or leave it out with the reason."""
+        """Start a sandbox on the node; add it to the pool, or leave it out for good with the
+        reason, which is logged: it refuses, does not start within 120 s, or has other code of this
+        package."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # It loads the server, which a process that only reads verdicts does not have.
@@ -221,6 +234,7 @@ class RayNodes(RemoteExecutor):
         self.pool.add(RayNode(self._session, row, actor, facts, places))
 
     async def _end(self, node: RayNode) -> None:
+        """Stop a node's sandbox, within 30 s, and kill its actor. Failures of Ray are ignored."""
         with contextlib.suppress(self._ray.exceptions.RayError, TimeoutError):
             await asyncio.wait_for(node.actor.close.remote(), WELL_S)
         with contextlib.suppress(self._ray.exceptions.RayError):
@@ -228,7 +242,8 @@ class RayNodes(RemoteExecutor):
 
 
 def _import_ray() -> ModuleType:
-    """Import Ray with few attempts at a refusing address. Raises ConfigError without Ray."""
+    """Import Ray with few attempts at a refusing address, which is set in this process's
+    environment. Raises ConfigError without Ray."""
     # The number of tries, one a second, at an address that refuses us; Ray reads it on import
     if os.environ.get("RAY_ADDRESS"):
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")
@@ -241,8 +256,9 @@ def _import_ray() -> ModuleType:
 
 
 def _connect(ray: ModuleType) -> bool:
-    """Connect this process. Return False if it was connected already. Raises SandboxError if no
-    cluster answers."""
+    """Connect this process to the cluster of RAY_ADDRESS, or to that of this machine, or start one.
+    Return False if it was connected already, by its owner. Raises SandboxError if no cluster
+    answers. Our handler of SIGTERM is put back in place of Ray's."""
     if ray.is_initialized():
         return False
     named = os.environ.get("RAY_ADDRESS", "")
@@ -261,7 +277,8 @@ def _connect(ray: ModuleType) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Raise SandboxError if nothing listens at HOST:PORT; Ray itself would try for minutes."""
+    """Raise SandboxError if nothing listens at HOST:PORT within 5 s; Ray itself would try for
+    minutes. An address without a port is not tried."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return
@@ -279,6 +296,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    """Return the last line of an error that is not blank."""
+    """Return the last line of an error that is not blank, at most 300 characters, or its class
+    without one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

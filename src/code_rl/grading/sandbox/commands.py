@@ -52,17 +52,19 @@ class Box:
     """Directories that are not the box's own."""
 
     def __init__(self, disk_mb: int, writable: tuple[str, ...]) -> None:
+        """Keep the quota of /box, in MiB, and the names of the writable directories."""
         self._disk_bytes, self._writable = disk_mb << 20, writable
 
     @property
     def closed(self) -> bool:
-        """True once the box has ended."""
+        """True once the box has ended; it cannot be opened again."""
         raise NotImplementedError
 
     async def request(
         self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
     ) -> BoxResult:
-        """Run a command (SHELL), or put the file `text` in (WRITE) or read it (READ). Raises
+        """Run a command (SHELL, `text`), or put the file `text` with the content `stdin` in (WRITE)
+        or read it (READ), one request at a time. `home_read_only` is for commands. Raises
         SandboxError if the box has ended."""
         raise NotImplementedError
 
@@ -78,7 +80,8 @@ class Box:
         processes: int = 64,
         home_read_only: bool = False,
     ) -> BoxResult:
-        """Run `command` with /bin/sh in /box and return its result.
+        """Run `command` with /bin/sh in /box and return its result; an exit code or a limit is no
+        error. Times are seconds.
 
         `output_bytes` bounds standard output and standard error together; what exceeds it is cut.
         All processes of the command end with it. Each command has an empty /tmp of its own; with
@@ -99,9 +102,10 @@ class Box:
         return await self.request(SHELL, command, stdin, limits, home_read_only)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file below /box, with its directories; it may be executed. Raises ConfigError for
-        a path that leaves /box, DataError if the file cannot be written (the quota, for example).
-        """
+        """Write a file below /box, or below a writable directory, with its directories, in place of
+        an earlier one; it may be executed. Raises ConfigError for a path that leaves these,
+        DataError if the file cannot be written (the quota, for example), SandboxError if the box
+        has ended."""
         _check_kind("data", data, bytes)
         result = await self.request(WRITE, self._inside(path), data, self._file_limits(1 << 16))
         if result.exit_code:
@@ -109,7 +113,8 @@ class Box:
 
     async def read(self, path: str) -> bytes:
         """Return the bytes of a file below /box. Raises ConfigError for a path that leaves /box,
-        DataError if there is no such file."""
+        DataError if there is no such file or it is larger than the box's disk, SandboxError if the
+        box has ended."""
         limits = self._file_limits(self._disk_bytes + 1)
         result = await self.request(READ, self._inside(path), b"", limits)
         if result.exit_code or result.limit:
@@ -117,7 +122,9 @@ class Box:
         return result.stdout
 
     def _inside(self, path: str) -> str:
-        """Return a path below /box as relative to it. Raises ConfigError for any other path."""
+        """Return a path, relative to /box or absolute, as relative to it; writable directories are
+        below /box. Raises ConfigError for any other path, for one with `..` or NUL, and above 4,000
+        characters."""
         _check_kind("path", path, str)
         whole = PurePosixPath(HOME, path).parts
         top = "/" + "".join(whole[1:2])
@@ -127,10 +134,14 @@ class Box:
         return "/".join(parts)
 
     def _file_limits(self, output_bytes: int) -> BoxLimits:
+        """Return the limits of putting or reading a file with this much output: a minute, 256
+        MB."""
         return BoxLimits(_FILE_S, _FILE_S, 256, output_bytes, 4)
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:
+    """Raise ConfigError that names the argument if a value is not of the class `kind`, or is text
+    that UTF-8 cannot encode."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name}={value!r:.80}: use {kind.__name__}")
     if isinstance(value, str) and not encodable(value):

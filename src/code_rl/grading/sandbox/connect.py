@@ -14,14 +14,19 @@ from code_rl.util.errors import ConfigError, SandboxError
 
 
 def resolve_executor(executor: str) -> str:
-    """Return `executor=` with `auto` resolved: SANDBOX_URL if set, else the embedded sandbox."""
+    """Return `executor=` with `auto` resolved: SANDBOX_URL if set, else `embedded`. Other values
+    are returned unchecked."""
     return (os.environ.get("SANDBOX_URL") or "embedded") if executor == "auto" else executor
 
 
 async def check_executor(executor: Executor, language: str | None = None) -> None:
-    """Raise ConfigError if a remote sandbox does not answer or refuses programs, or `language` is
-    not installed. It is called at the start, where this is a wrong setting and nothing has been
-    spent."""
+    """Raise ConfigError if a sandbox cannot be used: it does not answer, refuses programs, or
+    `language` is not installed there (None: not checked). It starts the sandbox and may run a
+    program.
+
+    It is called at the start, where this is a wrong setting and nothing has been spent.
+    IsolationError passes.
+    """
     try:
         await executor.check()
         if language not in (None, PYTHON):
@@ -41,7 +46,8 @@ def connect_executor(
     stop: asyncio.Event | None = None,
 ) -> Executor:
     """Return the executor that `executor` names: `auto`, `embedded`, `ray`, or one or several
-    comma-separated Sandbox Fusion URLs.
+    comma-separated Sandbox Fusion URLs. No program runs yet; the caller closes it. `concurrency`
+    None is the executor's default.
 
     It waits out outages of up to `outage_timeout_s` seconds (None: 10 embedded, 600 remote), unless
     `stop` is set meanwhile. Raises ConfigError for anything else, and for an `isolation` that a

@@ -42,7 +42,9 @@ class Ended(NamedTuple):
 
 
 def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
-    """Return the value of the test's `Status`, and the program's own short message."""
+    """Return the value of the test's `Status`, and a short message: the limit, the program's own
+    exception line, or how it ended. The first reason that holds counts, in this order: output, CPU
+    time, wall time, memory, exit code, missing value."""
     megabytes = allowed.memory_bytes >> 20
     if seen.overflow:
         return "output_limit", f"more than {seen.overflow}"
@@ -59,12 +61,13 @@ def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
         line = exception_line(seen.stderr)
         if line.startswith(_MEMORY_ERRORS):
             return "memory_limit", f"memory was refused, limit {megabytes} MB"
-        return "runtime_error", line or _how(seen.exit_code)
+        return "runtime_error", line or _exit_in_words(seen.exit_code)
     return ("runtime_error", seen.unanswered) if seen.unanswered else ("ok", "")
 
 
 def exception_line(stderr: bytes) -> str:
-    """Return the line of the last traceback that names the exception, else the last line.
+    """Return the line of the last traceback that names the exception, else the last line, at most
+    300 characters; empty without output. The program may forge it.
 
     The lines of a traceback's frames are indented. The first line that is not indented names the
     exception, whatever its message contains.
@@ -77,7 +80,8 @@ def exception_line(stderr: bytes) -> str:
     return next(iter(named or lines[-1:]), "")[:DETAIL_CHARS]
 
 
-def _how(exit_code: int) -> str:
+def _exit_in_words(exit_code: int) -> str:
+    """Return an exit code in words; a negative one is a signal."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

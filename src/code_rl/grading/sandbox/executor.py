@@ -29,7 +29,8 @@ class Status(enum.StrEnum):
 
 
 def check_seconds(name: str, seconds: float | None) -> None:
-    """Raise ConfigError for a time that is negative, infinite or NaN."""
+    """Raise ConfigError for a time, called `name`, that is negative, infinite or NaN. None is
+    accepted."""
     if seconds is not None and not 0 <= seconds < math.inf:
         raise ConfigError(f"{name}={seconds}: use a number of seconds that is 0 or more")
 
@@ -61,7 +62,8 @@ class Limits:
 
     @property
     def wall_cap_s(self) -> float:
-        """Wall seconds after which a test is stopped, whatever its CPU time."""
+        """Wall seconds after which a test is stopped, whatever its CPU time: `wall_s`, or by
+        default 8 · `cpu_s` + 5."""
         return self.wall_s if self.wall_s is not None else 8 * self.cpu_s + 5
 
     def submission_s(self, tests: int) -> float:
@@ -122,16 +124,17 @@ ELSEWHERE = (
 
 
 def require_linux(what: str, remedy: str = ELSEWHERE) -> None:
-    """Raise ConfigError, with a remedy, if this machine has no embedded sandbox for `what`."""
+    """Raise ConfigError, with a remedy, if this machine is not Linux and so has no embedded sandbox
+    for `what`."""
     if sys.platform != "linux":
         raise ConfigError(f"{what} needs Linux; {remedy}")
 
 
 def case_bytes(case: CaseInput) -> bytes:
     """Return one test encoded for the sandbox: the bytes on stdin, or JSON of `[args, kwargs]` with
-    the other fields of `case` as a third item.
+    the other fields of `case` that are set as a third item. `runner` reads this form.
 
-    Raises ValueCodecError.
+    Raises ValueCodecError for an argument that cannot be encoded.
     """
     if isinstance(case, StdinInput):
         return case.stdin
@@ -213,6 +216,8 @@ class LostError(SandboxError):
     def __init__(
         self, message: str, blame: Status = Status.RUNTIME_ERROR, unanswered: bool = False
     ) -> None:
+        """`blame` is the status if a probe program passes; `unanswered` True if nothing came from
+        the machine, which then counts as failed."""
         super().__init__(message)
         self.blame, self.unanswered = blame, unanswered
 
@@ -222,8 +227,8 @@ class RefusedError(SandboxError):
 
 
 def case_messages(job: Job) -> list[bytes]:
-    """Encode each case. Raises RefusedError for cases of the wrong kind, and for values that cannot
-    be encoded."""
+    """Encode each case, in order. Raises RefusedError for cases of the wrong kind, and for values
+    that cannot be encoded."""
     wanted = StdinInput if job.fn_name is None else CallInput
     if not all(isinstance(case, wanted) for case in job.cases):
         raise RefusedError(
@@ -246,12 +251,13 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of submissions that run at once; those beyond it wait."""
+        """The number of submissions that run at once; those beyond it wait. It may grow or shrink
+        with servers and nodes."""
         ...
 
     @property
     def retries(self) -> int:
-        """The number of failed attempts so far."""
+        """The number of failed attempts so far, of all submissions; it never decreases."""
         ...
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
@@ -259,12 +265,14 @@ class Executor(Protocol):
 
         Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR is
         the last. Raises SandboxError for infrastructure failures, after the retries of
-        `sandbox.blame`; executions already yielded remain valid. Calls may run concurrently.
+        `sandbox.blame`, and OutageError if the sandbox stays unreachable; executions already
+        yielded remain valid. Calls may run concurrently.
         """
         ...
 
     async def check(self) -> None:
-        """Raise SandboxError if no program can be run at all."""
+        """Raise SandboxError or IsolationError if no program can be run at all. It may start the
+        sandbox and run a program of its own."""
         ...
 
     async def aclose(self) -> None:
@@ -273,7 +281,8 @@ class Executor(Protocol):
 
 
 def default_slots(processors: float) -> int:
-    """Return the default number of submissions at once for a number of processors."""
+    """Return the default number of submissions at once for a number of processors: two for each, at
+    least four."""
     return max(4, round(2 * processors))
 
 
@@ -285,26 +294,26 @@ class OnDemand:
 
     @property
     def description(self) -> str:
-        """The description of the executor."""
+        """The description of the executor, which this starts."""
         return self._start().description
 
     @property
     def slots(self) -> int:
-        """The slots of the executor."""
+        """The slots of the executor, which this starts."""
         return self._start().slots
 
     @property
     def retries(self) -> int:
-        """The failed attempts of the executor."""
+        """The failed attempts of the executor, which this starts."""
         return self._start().retries
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
-        """Run the job on the executor."""
+        """Run the job on the executor, as `Executor.run` does; the call starts the executor."""
         return self._start().run(job)
 
     async def check(self) -> None:
-        """Check the executor."""
+        """Check the executor, as `Executor.check` does; the call starts it."""
         await self._start().check()
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Do nothing: whoever made the executor closes it."""

@@ -32,6 +32,7 @@ class Member(abc.ABC):
     """A server, or a node of a cluster, that runs `slots` submissions at once."""
 
     def __init__(self, name: str, slots: int) -> None:
+        """Make a healthy machine without submissions. `name` is for messages."""
         self.name, self.slots = name, slots
         self.in_flight = 0
         self.failures = 0
@@ -48,7 +49,8 @@ class Member(abc.ABC):
 
     @abc.abstractmethod
     async def well(self) -> bool:
-        """Return True if the machine passes its health check."""
+        """Return True if the machine passes its health check. A failed check is False, not an
+        exception."""
 
 
 AnyMember = TypeVar("AnyMember", bound=Member)
@@ -64,7 +66,8 @@ class Pool(Generic[AnyMember]):
         self._prober: asyncio.Task[None] | None = None
 
     async def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Try `job` once, as a `blame.Attempt`. Raises SandboxError."""
+        """Try `job` once on one machine, as a `blame.Attempt`, and note whether it failed. Raises
+        as that machine's `attempt` does, and SandboxError if there is no machine."""
         async with self.slot() as member:
             try:
                 async with closing(member.attempt(job, alone)) as executions:
@@ -96,17 +99,18 @@ class Pool(Generic[AnyMember]):
             self._dispatch()
 
     def add(self, member: AnyMember) -> None:
-        """Add a machine that has joined."""
+        """Add a machine that has joined; waiting submissions begin on it at once."""
         self.members.append(member)
         self._dispatch()
 
     def remove(self, member: AnyMember) -> None:
-        """Remove a machine; its running submissions fail by themselves."""
+        """Remove a machine, if it is in the pool; its running submissions fail by themselves."""
         if member in self.members:
             self.members.remove(member)
 
     def succeeded(self, member: AnyMember, _why: str = "") -> None:
-        """Record that the machine ran a program."""
+        """Record that the machine ran a program: it is healthy, and its next pause is short again.
+        Its return is logged if its failure was."""
         if member.spoken_of is not None:
             logger.warning(
                 "sandbox %s is back after %.0f s", member.name, time.monotonic() - member.spoken_of
@@ -135,13 +139,15 @@ class Pool(Generic[AnyMember]):
             self._prober = asyncio.get_running_loop().create_task(self._probe())
 
     async def aclose(self) -> None:
-        """Stop probing."""
+        """Stop probing. Machines stay in the pool; those that are down stay so. Idempotent."""
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
 
     async def _acquire(self) -> AnyMember:
-        """Wait for a free member; if all are down for long, gamble on the least bad one."""
+        """Wait for a free member and count one more submission there; if all are down for a second,
+        gamble on the least bad one. Raises SandboxError if there is no member by then. A cancelled
+        turn is given back."""
         turn: asyncio.Future[AnyMember] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._dispatch()
@@ -164,7 +170,8 @@ class Pool(Generic[AnyMember]):
             raise
 
     def _dispatch(self) -> None:
-        """Give waiting submissions to the least loaded members, in order."""
+        """Give waiting submissions to the least loaded healthy members, first come, first served,
+        and count them there."""
         while self._waiting:
             if self._waiting[0].done():
                 self._waiting.popleft()
@@ -177,17 +184,21 @@ class Pool(Generic[AnyMember]):
             self._waiting.popleft().set_result(member)
 
     def _least_bad(self) -> AnyMember | None:
+        """Return the member with a free slot whose pause ends first, or None if one is healthy or
+        none has a slot."""
         if any(member.down_until is None for member in self.members):
             return None
         free = [member for member in self.members if member.in_flight < member.slots]
         return min(free, key=lambda m: m.down_until or 0.0, default=None)
 
     def _bring_back(self, member: AnyMember) -> None:
+        """Count the machine as healthy, and give it waiting submissions. Its number of failures
+        stays."""
         member.down_until = None
         self._dispatch()
 
     async def _probe(self) -> None:
-        """Ask members that are down, when they are due, until all are back."""
+        """Check members that are down, once their pause is over, until all are back or removed."""
         while any(member.down_until is not None for member in self.members):
             await asyncio.sleep(PROBE_INTERVAL_S)
             due = [

@@ -32,6 +32,8 @@ class RemoteExecutor(abc.ABC):
     """See `Retries`."""
 
     def __init__(self, outage_timeout_s: float, stop: asyncio.Event | None) -> None:
+        """Make an empty pool, which `ready` fills. `stop` None: an outage ends with SandboxError,
+        otherwise with OutageError."""
         self.pool = Pool()
         # A machine repeats a test that only slept by itself.
         self._retries = Retries(
@@ -45,7 +47,8 @@ class RemoteExecutor(abc.ABC):
 
     @abc.abstractmethod
     async def ready(self) -> None:
-        """Fill the pool, on the first call."""
+        """Fill the pool, on the first call; later calls wait for that. `run` calls it before each
+        job."""
 
     @abc.abstractmethod
     async def release(self) -> None:
@@ -57,7 +60,9 @@ class RemoteExecutor(abc.ABC):
         return self._retries.count
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """Yield one Execution per case, in order; see the Executor contract."""
+        """Yield one Execution per case, in order, as `Executor.run` says. A trusted job runs in a
+        sandbox of this machine, made on first use, and never elsewhere. Raises ConfigError if this
+        machine can have none."""
         if job.trusted:
             self._here = self._here or _sandbox_here()
             executions = self._here.run(job)
@@ -69,7 +74,8 @@ class RemoteExecutor(abc.ABC):
                 yield execution
 
     async def aclose(self) -> None:
-        """Release everything. Idempotent."""
+        """Release everything: the pool's machines, the wait for an outage, and the sandbox for
+        trusted jobs. Idempotent."""
         await self._retries.aclose()
         await self.pool.aclose()
         await self.release()
@@ -78,9 +84,9 @@ class RemoteExecutor(abc.ABC):
 
 
 def _sandbox_here() -> EmbeddedSandbox:
-    """Return the sandbox for trusted jobs. These are the problem author's programs, so weak
-    isolation is better than no checker. Raises ConfigError if this machine has no embedded
-    sandbox."""
+    """Return a new sandbox for trusted jobs, which the caller closes. These are the problem
+    author's programs, so weak isolation, with a warning in the log, is better than no checker.
+    Raises ConfigError if this machine has no embedded sandbox."""
     require_linux(
         "a problem's checker, which runs on this machine,",
         "leave such problems out, or start this command on Linux",

@@ -54,8 +54,8 @@ class Program:
     def __init__(
         self, code: str, fn_name: str | None = None, preamble: str = "", setup: str = ""
     ) -> None:
-        """Compile. Raises any exception of CPython's compiler (SyntaxError, ValueError,
-        RecursionError, MemoryError, ...)."""
+        """Compile; nothing runs. `fn_name` None means a script. Raises any exception of CPython's
+        compiler (SyntaxError, ValueError, RecursionError, MemoryError, ...)."""
         self.fn_name = fn_name
         self.module: ModuleType | None = None
         code = code.removeprefix("\ufeff")  # a byte order mark is not part of a file's text
@@ -73,8 +73,9 @@ class Program:
         self._digest = _digest(code.encode("utf-8", "surrogatepass"))
 
     def seed_random(self, given: bytes) -> None:
-        """Seed the generators that the program may use, from its source and input. A seed from the
-        test's number would reveal which test is running.
+        """Seed the generators that the program may use (`random`, and NumPy's if it is loaded),
+        from its source and input. A seed from the test's number would reveal which test is running.
+        The same source and input give the same seed in every run.
 
         A program that hides its use of them finds them in their initial state.
         """
@@ -89,7 +90,7 @@ class Program:
 
 def run_script(program: Program, file: str = FILENAME) -> NoReturn:
     """Run `program`, whose source is in `file`, as `__main__` on file descriptors 0, 1 and 2. Then
-    end the process with CPython's exit code."""
+    end the process with CPython's exit code. Never returns."""
     # Only here: the process that waits for this one must not be open to signals
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     code = 1
@@ -107,8 +108,9 @@ def run_script(program: Program, file: str = FILENAME) -> NoReturn:
 
 
 def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILENAME) -> NoReturn:
-    """Define the program, call its function with `arguments` (JSON `[args, kwargs]`), write the
-    value to `value_fd`, and end the process.
+    """Define the program, call its function with `arguments` (JSON `[args, kwargs]`, or with a
+    third item, `executor.case_bytes`), write the encoded value to `value_fd`, and end the process.
+    Never returns.
 
     The exit code is 0 only if a value was written.
     """
@@ -134,6 +136,7 @@ def _digest(data: bytes) -> int:
 
 
 def _beginning_of_input() -> bytes:
+    """Return the first 64 KiB of stdin without moving its position; none if it is not a file."""
     try:
         return os.pread(0, _SEED_BYTES, 0)
     except OSError:  # a pipe, or closed
@@ -151,9 +154,12 @@ def decode_value(record: bytes) -> bytes | None:
 
 
 def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
-    """Do the work that all tests of a submission share, once before the forks.
+    """Do the work that all tests of a submission share, once before the forks: make the program's
+    module, and set `sys.modules`, `sys.argv`, `sys.path` and limits as it expects them. Return the
+    module; the program does not run yet.
 
-    `frames`: the number of frames above the program's own. `file`: the path of its source.
+    `frames`: the number of frames above the program's own, which its recursion limit leaves out.
+    `file`: the path of its source.
     """
     gc.freeze()  # before the module is made, which is collected when the program ends
     name = "__main__" if program.fn_name is None else CALL_MODULE
@@ -176,7 +182,7 @@ def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
 
 
 def depth() -> int:
-    """Return the number of frames from the caller's on."""
+    """Return the number of frames on the stack, the caller's included."""
     count, frame = 0, sys._getframe().f_back
     while frame is not None:
         count, frame = count + 1, frame.f_back
@@ -184,7 +190,8 @@ def depth() -> int:
 
 
 def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> int:
-    """Execute the program in `module` and return its exit code."""
+    """Execute the program in `module` and return its exit code; an uncaught exception is shown on
+    stderr. With `exit_is_error`, SystemExit is an error, whatever its code."""
     try:
         for part in program.parts:
             exec(part, module.__dict__)  # noqa: S102 - running the program is the purpose
@@ -198,7 +205,9 @@ def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> in
 
 
 def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int) -> int:
-    """Call the function and send its value, or the exception, to the host. Return the exit code."""
+    """Call the function and write its value, or the exception if the call catches it, to
+    `value_fd`. Return the exit code, which is not 0, with the reason on stderr, if no value was
+    written."""
     try:
         args, kwargs, *rest = values.loads(
             arguments, len(arguments), module.__dict__, -values.ENVELOPE
@@ -224,7 +233,8 @@ def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int)
 
 
 def _form(program: Program, module: ModuleType, args: Any, kwargs: Any, more: Any = None) -> Any:
-    """Find the function of one call, and return the encoded result."""
+    """Find the function of one call, and return the encoded result. `more` is the third item of the
+    call's message (None: it has none). Exceptions of the program pass, ValueCodecError too."""
     more = more or {}
     function = _find(module, more.get("fn_name") or str(program.fn_name))
     return _result(function, args, kwargs, more)
@@ -232,7 +242,8 @@ def _form(program: Program, module: ModuleType, args: Any, kwargs: Any, more: An
 
 def _batch(program: Program, module: ModuleType, calls: list[list[Any]]) -> str:
     """Make calls one after the other, up to the first without a value. Return a line for each
-    before it: nanoseconds of CPU time, and the encoded value."""
+    before it: nanoseconds of CPU time, and the encoded value. `batches` reads them. Exceptions of
+    the program end the batch and are not raised."""
     lines = []
     for call in calls:
         began = _cpu_ns()
@@ -248,7 +259,8 @@ def _batch(program: Program, module: ModuleType, calls: list[list[Any]]) -> str:
 
 def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
     """Return the encoded result of the call: its value, the values of a sequence of calls, or its
-    exception."""
+    exception if `more` has `catch`. Other exceptions of the program pass, as do SystemExit and
+    MemoryError."""
     try:
         value = function(*args, **kwargs)
     except Exception as error:
@@ -265,7 +277,8 @@ def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
 
 
 def _find(module: ModuleType, name: str) -> Any:
-    """Find the function at module level or on Solution; the program's own wins over an import."""
+    """Return the function at module level or on a new `Solution()`; the program's own wins over an
+    import. Raises NameError if there is neither."""
     found = module.__dict__.get(name)
     solution: Any = module.__dict__.get("Solution")
     is_method = isinstance(solution, type) and hasattr(solution, name)
@@ -280,9 +293,11 @@ def _find(module: ModuleType, name: str) -> Any:
 
 def end(program: Program, module: ModuleType, code: int) -> int:
     """Do CPython's exit steps in order: join threads, run atexit handlers, flush, drop the main
-    module. Return the exit code.
+    module. Return the exit code, `code` unless a step changes it. Exceptions of the program are
+    shown, not raised.
 
-    A remaining reference to the module would keep its finalizers from seeing all of it.
+    A remaining reference to the module would keep its finalizers from seeing all of it, so no
+    caller may hold one.
     """
     try:
         if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
@@ -313,7 +328,8 @@ def _has_last_words() -> bool:
 
 
 def _drop(program: Program) -> None:
-    """Drop the main module and all its objects; none of our objects may refer to it."""
+    """Drop the main module and all its objects, so that their finalizers run; none of our objects
+    may refer to it. `program.module` is None afterwards."""
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     _flush_files()
     held: Any = weakref.ref(program.module)
@@ -348,7 +364,8 @@ def _clear(names: dict[str, Any]) -> None:
 
 
 def _flush(code: int) -> int:
-    """Flush the streams as the interpreter does at exit; return the exit code that results."""
+    """Flush the streams as the interpreter does at exit; return the exit code that results: `code`,
+    or 120 in place of 0 if the text cannot be written. Never raises."""
     out, err = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     try:
         if out is not None and not _closed(out):
@@ -377,7 +394,8 @@ def _closed(stream: Any) -> bool:
 
 
 def _exit_code(leaving: SystemExit) -> int:
-    """Return the exit code of a SystemExit, as CPython does."""
+    """Return the exit code of a SystemExit, as CPython does: None is 0, an integer its low byte,
+    anything else is printed on stderr and 1."""
     code = leaving.code
     if code is None:
         return 0
@@ -390,7 +408,8 @@ def _exit_code(leaving: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Show an uncaught exception as CPython does, without the frames of this file."""
+    """Show an uncaught exception as CPython does, by the program's `sys.excepthook` and without the
+    frames of this file. Return the exit code, 130 for KeyboardInterrupt, else 1. Never raises."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -407,6 +426,7 @@ def _report(error: BaseException) -> int:
 
 
 def _complain(message: str) -> int:
+    """Write a message of ours to stderr, after the program's own text, and return exit code 1."""
     # The message below is written to the descriptor itself
     with contextlib.suppress(BaseException):
         sys.stderr.flush()
@@ -415,12 +435,14 @@ def _complain(message: str) -> int:
 
 
 def _say(message: str) -> None:
+    """Write a line to descriptor 2 itself, whatever the program made of `sys.stderr`. Failures are
+    ignored."""
     with contextlib.suppress(OSError):
         os.write(2, (message + "\n").encode("utf-8", "backslashreplace"))
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write everything."""
+    """Write all of `data` to a descriptor, in several calls if needed. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -25,6 +25,7 @@ class SharedExecutor:
     once, on that loop."""
 
     def __init__(self, make: Callable[[], Executor]) -> None:
+        """Make nothing yet: `run` starts the thread, and `make` runs there."""
         self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -32,12 +33,16 @@ class SharedExecutor:
         self._executor: Executor | None = None
 
     async def run(self, use: Callable[[Executor], Coroutine[Any, Any, Result]]) -> Result:
-        """Await `use(executor)` from any event loop. Cancelling the caller cancels it."""
+        """Await `use(executor)` on the background loop, from any event loop, and return its result
+        or raise its exception. The first call makes the executor, and raises what `make` raises.
+        Cancelling the caller cancels it."""
         future = asyncio.run_coroutine_threadsafe(self._use(use), self._started())
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Close the executor and end the thread. A later `run` starts again. Idempotent."""
+        """Close the executor and end the thread. It blocks; running calls of `run` may never end,
+        so let them end first. A later `run` starts again. Idempotent. Raises TimeoutError if
+        closing takes more than 10 s."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
@@ -51,17 +56,20 @@ class SharedExecutor:
                 loop.close()
 
     async def _use(self, use: Callable[[Executor], Coroutine[Any, Any, Result]]) -> Result:
+        """Make the executor on first use, and await `use` on it. It runs on the background loop
+        alone."""
         if self._executor is None:
             self._executor = self._make()
         return await use(self._executor)
 
     async def _aclose(self) -> None:
+        """Close the executor, if there is one, and forget it. It runs on the background loop."""
         executor, self._executor = self._executor, None
         if executor is not None:
             await executor.aclose()
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        """Return the loop of the executor's thread, which the first call starts."""
+        """Return the loop of the executor's thread, which the first call starts. Thread-safe."""
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
@@ -74,6 +82,8 @@ class SharedExecutor:
 
 
 def _from_environment() -> Executor:
+    """Return the executor of SANDBOX_URL, or else the embedded sandbox. Imports are late, since
+    `code_rl` is imported without either. Raises ConfigError, IsolationError."""
     from code_rl.grading.sandbox.connect import connect_executor
 
     return connect_executor("auto")

@@ -43,10 +43,11 @@ def get_environment(
     system_prompt: str | None = None,
 ) -> Environment:
     """Return the environment called `name`, an instance of the class `package.module:Class`, or the
-    object `package.module:object`.
+    object `package.module:object`. None means the environment's own `max_turns`, the template
+    livecodebench, and the template's own system message.
 
-    Raises ConfigError for an unknown name, an object without `begin` or `reply`, or a setting that
-    has no effect on the environment.
+    Raises ConfigError for an unknown name, an object without `begin` or `reply`, a constructor that
+    fails, too few turns, or a setting that has no effect on the environment.
     """
     make = find("environment", name, ENVIRONMENTS)
     turns = {} if max_turns is None else {"max_turns": max_turns}
@@ -91,16 +92,22 @@ class _Guarded:
     max_turns: int
 
     def begin(self, problem: ProblemView) -> list[Message]:
+        """Call the user's `begin` and check its messages. Raises ConfigError, with the
+        environment's name, for any exception and any malformed message."""
         with attribute_errors_to("environment", self.name):
             return [check_message(message) for message in self.inner.begin(problem)]
 
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Call the user's reply and check it; errors are attributed to the environment."""
+        """Call the user's `reply`, async or not, and check what it returns. Raises ConfigError,
+        with the environment's name, for any exception, a malformed Reply, and a last verdict that
+        comes from `judge_public`. A CodeRLError passes unchanged."""
         public: list[Verdict] = []
 
         async def judge_public(code: str | None) -> Verdict:
+            """Judge on the public tests, and remember the verdict, so that it cannot end the
+            conversation."""
             public.append(await grader.judge_public(code))
             return public[-1]
 

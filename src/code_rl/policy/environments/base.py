@@ -56,13 +56,15 @@ class Environment(Protocol):
         ...
 
     def begin(self, problem: ProblemView) -> list[Message]:
-        """Return the conversation up to the first answer."""
+        """Return the conversation up to the first answer. A resumed run calls it again and expects
+        the same messages."""
         ...
 
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Reply to `conversation`, whose last message is the policy's answer."""
+        """Reply to `conversation`, whose last message is the policy's answer. A resumed run calls
+        it again for the same conversation and expects the same reply."""
         ...
 
 
@@ -90,12 +92,13 @@ class Single:
             )
 
     def begin(self, problem: ProblemView) -> list[Message]:
-        """The prompt."""
+        """Return the messages of the prompt template."""
         return self.prompt(problem)
 
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """The verdict."""
+        """Judge the program in the last answer on all tests, and end the conversation. An answer
+        without a program has the verdict `no_code`."""
         code = extract_code(conversation[-1]["content"], problem.language)
         return Reply(code, await grader.judge(code))

@@ -26,8 +26,8 @@ class Repair(Single):
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Ask for another answer if a public test fails and a turn is left; else judge on all
-        tests."""
+        """Ask for another answer if a public test fails and a turn is left; else judge on all tests
+        and end the conversation. If the public tests have no verdict, no answer is asked for."""
         code = extract_code(conversation[-1]["content"], problem.language)
         answers = sum(message["role"] == "assistant" for message in conversation)
         if answers < self.max_turns and problem.public_tests:
@@ -40,7 +40,8 @@ class Repair(Single):
 
 
 def feedback(problem: ProblemView, verdict: Verdict) -> str:
-    """Return the message about a failed public test."""
+    """Return the message about a failed public test, or about an answer without a program.
+    `verdict` is that of `judge_public`, whose test is an index among the public tests."""
     if verdict.failure is None:
         return f"{NO_PROGRAM}\n"
     test = problem.public_tests[verdict.failure.test]

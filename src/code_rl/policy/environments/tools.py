@@ -33,7 +33,8 @@ class Tools(Single):
     least_turns = 2
 
     def begin(self, problem: ProblemView) -> list[Message]:
-        """The prompt, and the offer of the shell at its end."""
+        """Return the prompt with the offer of the shell at the end of its last message. Raises
+        ValueError if the template gives no message."""
         *earlier, last = self.prompt(problem)
         stdin = problem.fn_name is None and bool(problem.public_tests)
         offer = OFFER.format(files=FILES if stdin else "", turns=self.max_turns)
@@ -42,7 +43,12 @@ class Tools(Single):
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Run the answer's command if there is one and a turn is left; else judge on all tests."""
+        """Run the answer's command if there is one and a turn is left, and reply with its output;
+        else judge on all tests. A command on the last turn is an answer without a program.
+
+        If the sandbox fails, the conversation ends with the undecided verdict `sandbox_error`,
+        which is never rewarded.
+        """
         answers = [one["content"] for one in conversation if one["role"] == "assistant"]
         commands = [command_of(text, problem.language) for text in answers]
         code = extract_code(answers[-1], problem.language)
@@ -57,18 +63,18 @@ class Tools(Single):
 
 
 def command_of(answer: str, language: str) -> str | None:
-    """Return the command of an answer that has a shell block and no block of the problem's
-    language, or None."""
+    """Return the content of an answer's last block that is tagged sh, bash or shell, or None if
+    there is none or the answer has a program in another block."""
     command = extract_code(answer, only=TAGS)
     return None if extract_code(answer, language) not in (None, command) else command
 
 
 async def output_of(commands: Sequence[str], problem: ProblemView) -> str:
-    """Run the last of `commands` in a box that has the public tests, after the earlier ones and on
-    their files. Return what the policy is shown of it. Earlier commands that ended their box are
-    left out.
+    """Run the last of `commands` in a new box that has the public tests, after the earlier ones and
+    on their files. Return what the policy is shown of it. Earlier commands that ended their box are
+    left out, and the others run once more.
 
-    Raises SandboxError if no box works, IsolationError.
+    Raises SandboxError if no box works, and IsolationError if this machine cannot make one.
     """
     async with open_box() as box:
         for number, test in enumerate(problem.public_tests, start=1):
@@ -86,7 +92,9 @@ async def output_of(commands: Sequence[str], problem: ProblemView) -> str:
 
 
 async def _run(box: Box, command: str) -> str:
-    """Run one command, and return what is shown of it."""
+    """Run one command within 10 CPU seconds and 30 wall seconds. Return its exit code, output and
+    errors as text, or the reason why it was not run. Raises SandboxError if it ended its box and no
+    other box works either."""
     text = command.encode("utf-8", "replace").decode()
     try:
         result = await box.run(text, cpu_s=CPU_S, wall_s=WALL_S, output_bytes=OUTPUT_BYTES)
@@ -101,11 +109,13 @@ async def _run(box: Box, command: str) -> str:
     parts = [f"exit code {result.exit_code}{over}"]
     for name, data in (("output", result.stdout), ("errors", result.stderr)):
         if data.strip():
-            parts.append(f"{name}:\n{_shown(data.decode('utf-8', 'replace'))}")
+            parts.append(f"{name}:\n{_shortened(data.decode('utf-8', 'replace'))}")
     return "\n".join(parts) + "\n"
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
+    """Return at most 2,000 characters of a stream, half of them its beginning, half its end, with
+    the number of those left out."""
     text = text.replace("\0", "\ufffd").strip("\n")
     if len(text) <= SHOWN:
         return text

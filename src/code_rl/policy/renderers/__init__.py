@@ -51,11 +51,12 @@ class UnknownRendererError(ConfigError, ValueError):
 
 
 def get_renderer(name: str, tokenizer: Any) -> Renderer:
-    """Return the renderer called `name`. `auto` chooses one that agrees with the tokenizer's own
-    chat template, or `role_colon` if it has none.
+    """Return the renderer called `name`, which for `chat_template` may have options
+    (`chat_template:option=value,…`). `auto` chooses one that agrees with the tokenizer's own chat
+    template, or `role_colon`, with a warning in the log, if it has none.
 
-    Raises ConfigError (also a ValueError) for an unknown name, and for a renderer that the
-    tokenizer does not support.
+    Raises ConfigError (also a ValueError) for an unknown name, and ConfigError for a renderer that
+    the tokenizer does not support.
     """
     if name == AUTO:
         return _matching(tokenizer)
@@ -73,7 +74,7 @@ def get_renderer(name: str, tokenizer: Any) -> Renderer:
 
 def _read_options(text: str) -> dict[str, Any]:
     """Read options like `reasoning_effort=low,enable_thinking=false`. Values are parsed as JSON
-    where possible."""
+    where possible, else they are text; one that is missing is an empty text."""
     options: dict[str, Any] = {}
     for item in text.split(",") if text else ():
         option, _, value = item.partition("=")
@@ -85,14 +86,16 @@ def _read_options(text: str) -> dict[str, Any]:
 
 
 def check_renderer(name: str) -> None:
-    """Raise ConfigError (also a ValueError) for an unknown `renderer=`."""
+    """Raise ConfigError (also a ValueError) for an unknown `renderer=`. Options after a colon are
+    not checked, since that needs the tokenizer."""
     names = [AUTO, *sorted(RENDERERS)]
     if name.partition(":")[0] not in names:
         raise UnknownRendererError(f"renderer={name!r} must be one of {', '.join(names)}")
 
 
 def name_of(renderer: Renderer) -> str:
-    """Return the value of `renderer=` that names this renderer."""
+    """Return the value of `renderer=` that names this renderer, without options, or its class's
+    name if it is not built in."""
     return next(
         (name for name, kind in RENDERERS.items() if kind is type(renderer)),
         type(renderer).__name__,
@@ -100,8 +103,9 @@ def name_of(renderer: Renderer) -> str:
 
 
 def _matching(tokenizer: Any) -> Renderer:
-    """Return the first named renderer whose prompts equal the chat template's, else the renderer
-    that calls the template. Without a template, it is the plain one, with a warning."""
+    """Return the first renderer of `RENDERERS` whose prompts equal the chat template's on
+    `_PROBES`, else the renderer that calls the template. Without a template, it is the plain one,
+    with a warning. Raises ConfigError for a template that cannot be followed."""
     if not getattr(tokenizer, "chat_template", None):
         logging.getLogger("code_rl").warning(
             "the tokenizer has no chat template: renderer=role_colon writes plain text, 'User: …'"

@@ -60,7 +60,8 @@ class Renderer(ABC):
 
     @abstractmethod
     def get_stop_sequences(self) -> list[int] | list[str]:
-        """Token ids or texts that end a completion."""
+        """Return the token ids, or the texts, that end a completion. The sampler gets them, and
+        `parse_response` looks for them."""
 
     def build_generation_prompt(
         self, messages: Sequence[Message], role: Literal["assistant"] = "assistant"
@@ -72,8 +73,8 @@ class Renderer(ABC):
         return types.ModelInput.from_ints(self.prompt_tokens(messages))
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[Message, bool]:
-        """Return the assistant's message in `tokens`, and True if a stop sequence ended it (False:
-        the token limit)."""
+        """Return the assistant's message in sampled `tokens`, and True if a stop sequence ended it
+        (False: the token limit). A stop token at the end is not part of the message."""
         stops = self.get_stop_sequences()
         ended = bool(tokens) and tokens[-1] in stops
         body = tokens[:-1] if ended else tokens
@@ -100,13 +101,14 @@ class Renderer(ABC):
 
     @staticmethod
     def leaves_thinking_open(opening: str) -> bool:
-        """Return True if the end of a prompt opens a think block without closing it."""
+        """Return True if a prompt's last text, `opening`, opens a think block without closing
+        it."""
         _, begun, rest = opening.rpartition(THINK)
         return bool(begun) and UNTHINK not in rest
 
     def encode_text(self, text: str) -> list[int]:
-        """Return the tokens of plain text. Strings that look like special tokens stay text, so
-        content cannot forge a turn."""
+        """Return the tokens of plain text, without a beginning-of-text token. Strings that look
+        like special tokens stay text, so content cannot forge a turn."""
         tokens: list[int] = self.tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=True
         )

@@ -30,6 +30,8 @@ class _ChatML(Renderer):
     primer: ClassVar[str] = ""
 
     def __init__(self, tokenizer: Any) -> None:
+        """Look up the special tokens. Raises ValueError if the tokenizer has no `<|im_start|>` or
+        `<|im_end|>`."""
         super().__init__(tokenizer)
         self._start = self.special(START)
         self._end = self.special(END)
@@ -37,6 +39,8 @@ class _ChatML(Renderer):
         self.opens_thinking = self.leaves_thinking_open(self.primer)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of all turns, and of the opening of the assistant's next turn with the
+        primer."""
         turns = self._turns(messages, last=None)
         tokens = [token for turn in turns for part in turn for token in part]
         return tokens + self._opening(self.primer)
@@ -45,7 +49,7 @@ class _ChatML(Renderer):
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
         """Put the loss on the assistant's text and on the token that ends its turn, without the
-        primer."""
+        primer: in every turn with the extension property, else only in the last turn."""
         tokens: list[int] = []
         weights: list[float] = []
         last = len(messages) - 1
@@ -57,13 +61,15 @@ class _ChatML(Renderer):
         return tokens, weights
 
     def get_stop_sequences(self) -> list[int]:
-        """The token that ends a turn."""
+        """Return the token that ends a turn, `<|im_end|>`."""
         return [self._end]
 
     def opening_and_text(
         self, messages: Sequence[Message], index: int, last: bool
     ) -> tuple[str, str]:
-        """Split an assistant's turn into the text of its opening and the assistant's own text."""
+        """Split the assistant's turn at `index` into the text of its opening, which is never
+        trained, and the assistant's own text. `last` is true if it is the turn that a training
+        example ends with. By default the opening is empty."""
         del last
         return "", messages[index]["content"]
 
@@ -71,7 +77,8 @@ class _ChatML(Renderer):
         self, messages: Sequence[Message], last: int | None
     ) -> Iterator[tuple[list[int], list[int], list[int]]]:
         """Yield each turn's opening, its end, and between them the assistant's text with the token
-        that ends it (empty for other turns)."""
+        that ends it (empty for other turns). `last` is the index of a training example's last turn
+        (None: for a prompt, no turn is the last)."""
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
                 primer, said = self.opening_and_text(messages, index, index == last)
@@ -81,7 +88,8 @@ class _ChatML(Renderer):
                 yield [self._start, *body, self._end], [], self._newline
 
     def _after_primer(self, whole: str) -> tuple[str, str]:
-        """Split an assistant's text at the end of the primer, if it begins with that."""
+        """Split an assistant's text into the primer and the rest, if it begins with the primer;
+        else the first part is empty."""
         if whole.startswith(self.primer):
             return self.primer, whole.removeprefix(self.primer)
         return "", whole
@@ -144,7 +152,8 @@ class Qwen35Renderer(_ChatML):
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Trim every turn; raises as `prompt_tokens` does."""
+        """Trim every turn, and put the loss on the last one, if it is the assistant's, and on its
+        end. Raises DataError as `prompt_tokens` does."""
         return super().build_supervised_example(_trimmed(messages))
 
     def opening_and_text(
@@ -165,6 +174,8 @@ class Qwen35DisableThinkingRenderer(Qwen35Renderer):
 
 
 def _trimmed(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with whitespace around each content removed. Raises DataError for a
+    system turn that is not the first, and for a conversation without a user's question."""
     if any(message["role"] == "system" for message in messages[1:]):
         raise DataError("Qwen3.5 takes a system turn at the beginning of a conversation only")
     trimmed: list[Message] = [{**one, "content": one["content"].strip()} for one in messages]
@@ -175,7 +186,7 @@ def _trimmed(messages: Sequence[Message]) -> list[Message]:
 
 def reasoning_and_answer(message: Message) -> tuple[str, str]:
     """Return an assistant message's reasoning and the rest. The reasoning has its own field or is a
-    think block in the content."""
+    think block in the content; without either it is empty."""
     content = message["content"]
     if "reasoning_content" in message:
         return message["reasoning_content"], content
@@ -195,6 +206,7 @@ def last_question(messages: Sequence[Message]) -> int:
 
 
 def _asks(message: Message) -> bool:
+    """Return True for a user turn that is not a tool's response."""
     content = message["content"]
     response = content.startswith("<tool_response>") and content.endswith("</tool_response>")
     return message["role"] == "user" and not response

@@ -35,6 +35,9 @@ class ChatTemplateRenderer(Renderer):
     """
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None) -> None:
+        """Render two probes to find the turn's end, the generation prompt and the text before an
+        answer. `options` None: no options. Raises ConfigError as the class says, and DataError if
+        the template refuses a probe."""
         super().__init__(tokenizer)
         template = getattr(tokenizer, "chat_template", None)
         if not template:
@@ -77,18 +80,20 @@ class ChatTemplateRenderer(Renderer):
             )
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Return the template's generation prompt. Raises DataError if text that looks like a
-        special token cannot be kept as text."""
+        """Return the tokens of the template's generation prompt for the conversation. Raises
+        DataError if the template refuses it, or if text that looks like a special token cannot be
+        kept as text."""
         disguised, disguises = self._disguise(messages)
         return self._encode(self._text(disguised, opening=True), disguises)
 
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Put the loss on assistant turns that the template renders the same inside the
-        conversation as at its end.
+        """Put the loss on assistant turns, with the token that ends them, that the template renders
+        the same inside the conversation as at its end. Other assistant turns get no loss.
 
-        Raises DataError if the last turn is not one of these, or is not the assistant's.
+        Raises DataError if the last turn is not one of these, or is not the assistant's, and as
+        `prompt_tokens` does.
         """
         disguised, disguises = self._disguise(messages)
         text = self._text(disguised, opening=False)
@@ -122,13 +127,14 @@ class ChatTemplateRenderer(Renderer):
         return tokens, weights
 
     def get_stop_sequences(self) -> list[int]:
-        """Return the special token that ends an assistant's turn in the template, and the
-        tokenizer's end-of-text token."""
+        """Return the ids of the special token that ends an assistant's turn in the template, and of
+        the tokenizer's end-of-text token."""
         return list(self._stops)
 
     def read_message(self, text: str) -> Message:
-        """Split a completion into reasoning and answer. Special tokens before the answer are
-        dropped."""
+        """Split a completion into reasoning and answer. If the template puts special tokens before
+        the answer, they are dropped, the text before them is the reasoning, and without them there
+        is no answer."""
         if not self._lead:
             return super().read_message(text)
         thoughts, found, answer = text.rpartition(self._lead)
@@ -137,7 +143,8 @@ class ChatTemplateRenderer(Renderer):
         return {"role": "assistant", "content": answer, "reasoning_content": thoughts}
 
     def _text(self, messages: Sequence[Message], *, opening: bool) -> str:
-        """Render the chat template. Raises DataError if it refuses the conversation."""
+        """Render the chat template as one text, with the generation prompt at its end if `opening`.
+        Raises DataError if it refuses the conversation."""
         try:
             text = self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=opening, **self._options
@@ -149,7 +156,8 @@ class ChatTemplateRenderer(Renderer):
         return cast(str, text)
 
     def _find_stops(self) -> tuple[int, ...]:
-        """Find the tokens that end an assistant's turn, by rendering two probes."""
+        """Return the ids of the special token that ends an assistant's turn, found by rendering two
+        probes, and of the end-of-text token. Raises ConfigError if there is neither."""
         # GLM has no end token: only the next turn's first token ends an answer.
         for conversation in (_PROBE, (*_PROBE, _PROBE[0])):
             after = self._text(conversation, opening=False).rpartition("answer")[2]
@@ -176,11 +184,13 @@ class ChatTemplateRenderer(Renderer):
         return len(text)
 
     def _cut(self, text: str) -> list[str]:
+        """Split a text at its special tokens, which are pieces of their own; no piece is empty."""
         return [piece for piece in self._split.split(text) if piece] if self._split else [text]
 
     def _disguise(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str] | None]:
         """Replace special-token text in the messages by unused private characters; return both and
-        the mapping (None if there is no such text)."""
+        the mapping from character to token (None if there is no such text). Raises DataError if
+        this tokenizer cannot encode such text as text."""
         everything = "".join(
             value for message in messages for value in message.values() if isinstance(value, str)
         )
@@ -196,6 +206,7 @@ class ChatTemplateRenderer(Renderer):
             )
 
         def hide(value: str) -> str:
+            """Return a text with each special token's text replaced by its private character."""
             for mask, token in disguises.items():
                 value = value.replace(token, mask)
             return value
@@ -206,8 +217,9 @@ class ChatTemplateRenderer(Renderer):
         ], disguises
 
     def _encode(self, text: str, disguises: Mapping[str, str] | None = None) -> list[int]:
-        """Return the tokens of a text: of the whole or, with `disguises`, of the pieces between
-        special tokens one by one."""
+        """Return the tokens of a text: with `disguises` None, of the whole, special tokens
+        included; else of the pieces between special tokens one by one, in which private characters
+        become the text that they stand for."""
         tokens: list[int] = []
         if disguises is None:
             tokens += self.tokenizer.encode(text, add_special_tokens=False)
@@ -230,20 +242,23 @@ class RoleColonRenderer(Renderer):
     """
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Return the conversation as plain text, encoded in one piece, up to `Assistant:`."""
         turns = "".join(f"{each['role'].title()}: {each['content']}\n\n" for each in messages)
         return [*self.tokenizer.encode(""), *self.encode_text(f"{turns}Assistant:")]
 
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Put the loss on the last message, which is the answer to the others, and on its end."""
+        """Put the loss on the last message, which is the answer to the others, and on its end.
+        Raises ValueError without messages."""
         *turns, answer = messages
         prompt = self.prompt_tokens(turns)
         spoken = self.encode_text(f" {answer['content']}{END}")
         return [*prompt, *spoken], [0.0] * len(prompt) + [1.0] * len(spoken)
 
     def get_stop_sequences(self) -> list[str]:
-        """Return the beginning of the user's next turn."""
+        """Return the text with which the user's next turn begins. The sampler must support text as
+        a stop sequence."""
         return [END]
 
     def read_message(self, text: str) -> Message:

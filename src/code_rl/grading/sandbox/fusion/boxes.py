@@ -37,19 +37,22 @@ class RemoteBox(Box):
         disk_mb: int,
         writable: tuple[str, ...],
     ) -> None:
+        """Use an open connection, whose first message the caller still has to send."""
         super().__init__(disk_mb, writable)
         self._socket, self._url = socket, url
         self._turn = asyncio.Lock()
 
     @property
     def closed(self) -> bool:
-        """See `Box.closed`."""
+        """True once the box has ended: its connection is closed."""
         return self._socket.closed
 
     async def request(
         self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
     ) -> BoxResult:
-        """See `Box.request`."""
+        """Send a request as `Box.request` says, one at a time, and wait up to its wall limit and
+        660 s for the answer. Raises SandboxError, which ends the box, if the connection or the
+        server fails. If the call is cancelled, the box closes."""
         async with self._turn:
             if self.closed:
                 raise SandboxError("the box is closed; open another")
@@ -66,7 +69,9 @@ class RemoteBox(Box):
                 raise
 
     async def exchange(self, message: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        """Send a message and return its answer. Raises the server's refusal, SandboxError."""
+        """Send a message and return its answer, for which it waits up to `wait_s` seconds. Raises
+        the server's refusal (RefusedError, ConfigError, IsolationError), or SandboxError if the box
+        is lost; its connection is closed then."""
         try:
             await self._socket.send_json(message)
             answer: dict[str, Any] = await self._socket.receive_json(timeout=wait_s)
@@ -81,8 +86,9 @@ class RemoteBox(Box):
 async def connect_box(
     url: str, disk_mb: int, environment: Mapping[str, str], writable: tuple[str, ...]
 ) -> AsyncIterator[RemoteBox]:
-    """Open a box on the server at `url`; it ends with the block. Raises ConfigError, IsolationError
-    or SandboxError."""
+    """Open a box on the server at `url`; it ends with the block. The token is that of
+    CODE_RL_SANDBOX_TOKEN. Raises ConfigError for a bad URL or setting, IsolationError if the
+    server's level has no boxes, SandboxError if it cannot be reached or refuses the connection."""
     (run_url,) = run_urls(url, "url")
     settle_proxies(run_url)
     address = beside(run_url, BOXES_PATH)
@@ -111,6 +117,6 @@ async def connect_box(
 
 
 def result_row(result: BoxResult) -> dict[str, Any]:
-    """Return a result as a message."""
+    """Return a result as a JSON object; streams are base64."""
     streams = {name: base64.b64encode(getattr(result, name)).decode() for name in _STREAMS}
     return {**asdict(result), **streams}

@@ -54,6 +54,8 @@ class FusionServers(RemoteExecutor):
         grace_s: float = GRACE_S,
         stop: asyncio.Event | None = None,
     ) -> None:
+        """Read the addresses and the number of requests; no connection is opened before `ready`.
+        Raises ConfigError as the class says."""
         super().__init__(outage_timeout_s, stop)
         self.urls = run_urls(",".join(urls), "urls")
         self._measures = concurrency is None and not os.environ.get("SANDBOX_MAX_CONCURRENCY")
@@ -63,21 +65,24 @@ class FusionServers(RemoteExecutor):
 
     @property
     def description(self) -> str:
-        """One line about the servers for users."""
+        """One line about the servers for users: their addresses and the requests at once."""
         return f"Sandbox Fusion at {', '.join(self.urls)} ({self.slots} requests at once)"
 
     @property
     def slots(self) -> int:
-        """The number of submissions that run at once, on all servers."""
+        """The number of submissions that run at once, on all servers; `check` may change it."""
         members = self.pool.members
         return sum(server.slots for server in members) or self.concurrency * len(self.urls)
 
     async def ready(self) -> None:
-        """Open the connections, and find out which servers take jobs."""
+        """Open the connections, and find out which servers take jobs; the first call does so, later
+        ones wait for it. Servers that do not answer stay in the pool. Raises ConfigError for a
+        proxy that cannot be used."""
         await self._looked()
 
     async def check(self) -> None:
-        """Find out how many submissions each server runs at once.
+        """Find out how many submissions each server runs at once, by running a program there;
+        `slots` follow unless the user has set them.
 
         Raises SandboxError, naming the addresses, if no server answers its health check, or if one
         refuses to run programs.
@@ -95,7 +100,7 @@ class FusionServers(RemoteExecutor):
             )
 
     async def release(self) -> None:
-        """Close the connections; a later `ready` opens them again."""
+        """Close the connections; a later `ready` opens them again. Idempotent."""
         if self._first_look is not None:
             self._first_look.cancel()
             self._first_look = None
@@ -103,7 +108,8 @@ class FusionServers(RemoteExecutor):
             self.pool.members.clear()
 
     async def _looked(self) -> list[bool]:
-        """Return for each server whether it answered its first health check."""
+        """Return for each server, in the order of `urls`, whether it answered its first health
+        check. The first call opens the connections and asks."""
         if self._first_look is None:
             for url in self.urls:
                 settle_proxies(url)
@@ -129,8 +135,8 @@ class FusionServers(RemoteExecutor):
 
     async def _refusal(self, server: FusionServer) -> str | None:
         """Return why the server refuses programs (a missing key, another kind of server), or None
-        if it accepts them or is busy. Its slots are set from its number of processors, unless the
-        user has set them."""
+        if it accepts them, is busy or does not answer. Its slots are set from its number of
+        processors, unless the user has set them."""
         try:
             answer = await post_run(self._session, server.url, RunRequest(MEASURE), CHECK_S)
         except RefusedError as error:
@@ -144,7 +150,9 @@ class FusionServers(RemoteExecutor):
 
 
 def _concurrency(value: int | None) -> int:
-    """Return the requests at once, from the argument or the course's variable."""
+    """Return the requests at once on each server: `value`, or else SANDBOX_MAX_CONCURRENCY, the
+    course's variable, or else 4. Raises ConfigError that names its source if it is no whole number
+    above 0."""
     name, shown = "concurrency", str(value)
     if value is None:
         name, shown = (

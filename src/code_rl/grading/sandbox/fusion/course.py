@@ -47,8 +47,14 @@ def run_test(
     debug: bool = False,  # noqa: ARG001 - the course passes it
     timeout: float = 6,
 ) -> tuple[list[bool | int], dict[str, Any]]:
-    """Run `code` on the tests of `sample["input_output"]` up to the first failure. Results are True
-    for passed, False for wrong, -1 for no answer in time, and -2 for an error."""
+    """Run `code` on the tests of `sample["input_output"]` (the course's JSON text) up to the first
+    failure. `timeout` is wall seconds per test; `debug` is ignored.
+
+    Return one result per test that ran, and metadata about a failure (test, exit status, output,
+    expected), else none. Results are True for passed, False for wrong, -1 for no answer in time,
+    and -2 for an error. A script is written to `solution.py` in the working directory. The course
+    calls this signature, so it must not change.
+    """
     tests = json.loads(sample["input_output"])
     name = tests.get("fn_name")
     results: list[bool | int] = []
@@ -58,7 +64,7 @@ def run_test(
         )
         status, output = _run(body, text.encode(), timeout)
         right = status == 0 and (
-            _same(output, _lines(expected)) if name is None else _same_value(output, expected)
+            _same_lines(output, _lines(expected)) if name is None else _same_value(output, expected)
         )
         results.append({None: -1, 0: right}.get(status, -2))
         if results[-1] is not True:
@@ -73,6 +79,7 @@ def run_test(
 
 
 def _script(code: str) -> Callable[[], object]:
+    """Write `solution.py` in the working directory, and return a body that runs it as a script."""
     with open("solution.py", "w") as file:
         file.write(code)
     return lambda: runpy.run_path("solution.py", run_name="__main__")
@@ -83,6 +90,8 @@ def _call(code: str, name: str, given: Any) -> Callable[[], object]:
     The program's own output goes to stderr."""
 
     def body() -> None:
+        """Load the program, call its function, and print the value as JSON. Exceptions of the
+        program pass."""
         answer, sys.stdout = sys.stdout, sys.stderr
         namespace: dict[str, Any] = {"__name__": "solution"}
         # Running the program is the purpose of this file
@@ -100,8 +109,8 @@ def _call(code: str, name: str, given: Any) -> Callable[[], object]:
 
 
 def _run(body: Callable[[], object], given: bytes, timeout: float) -> tuple[int | None, str]:
-    """Run `body` in its own process. Return its exit status (None: not ended in time) and
-    output."""
+    """Run `body` in its own process, with `given` as stdin, for up to `timeout` wall seconds.
+    Return its wait status (0: success, None: not ended in time, and killed) and its stdout."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
         stdin.write(given)
         stdin.seek(0)
@@ -120,7 +129,8 @@ def _run(body: Callable[[], object], given: bytes, timeout: float) -> tuple[int 
 
 
 def _run_and_exit(body: Callable[[], object], stdin: int, stdout: int) -> None:
-    """Run `body` in this forked process on the given streams. Never returns."""
+    """Run `body` in this forked process on the given streams. Never returns: it exits with 0, or
+    with 1 after an exception, which is printed, or a SystemExit with a code."""
     code = 1
     try:
         os.dup2(stdin, 0)
@@ -137,10 +147,13 @@ def _run_and_exit(body: Callable[[], object], stdin: int, stdout: int) -> None:
 
 
 def _lines(value: Any) -> str:
+    """Return a text as it is, and a list's items as lines."""
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
-def _same(output: str, expected: str) -> bool:
+def _same_lines(output: str, expected: str) -> bool:
+    """Return True if both texts have the same lines, without whitespace around them, or lines of
+    the same decimals."""
     ours, theirs = (
         [line.strip() for line in text.strip().split("\n")] for text in (output, expected)
     )
@@ -150,6 +163,7 @@ def _same(output: str, expected: str) -> bool:
 
 
 def _same_decimals(ours: str, theirs: str) -> bool:
+    """Return True if both lines are the same numbers, word by word."""
     try:
         return [decimal.Decimal(word) for word in ours.split()] == [
             decimal.Decimal(word) for word in theirs.split()
@@ -159,6 +173,8 @@ def _same_decimals(ours: str, theirs: str) -> bool:
 
 
 def _same_value(output: str, expected: Any) -> bool:
+    """Return True if the output is JSON of the expected value, which is given as a value or as JSON
+    text."""
     wanted = json.loads(expected) if isinstance(expected, str) else expected
     try:
         return bool(json.loads(output) == wanted)

@@ -37,7 +37,12 @@ _LOOK_S = 0.002
 
 
 def main() -> None:
-    """Run the chunk that the files in the working directory describe."""
+    """Run the chunk that the files in the working directory describe, and write the result file,
+    its last line being why it ended. The other files are deleted; processes of the programs are
+    dead by then.
+
+    An OSError of the harness is in that line; anything else passes, and there is no result file.
+    """
     began = time.monotonic()
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -57,8 +62,13 @@ def main() -> None:
 
 
 def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tuple[str, str]:
-    """Run the tests one by one. Return why it stopped (done, failed, bytes, deadline, traces), and
-    a detail."""
+    """Run the tests one by one, up to the first that is not `ok`, and append a line for each to
+    `rows`. Return why it stopped (done, failed, bytes, deadline, traces), and a detail. `deadline`
+    is a time of `time.monotonic`. Raises OSError.
+
+    All inputs are opened and every file removed before the first program runs, so that no program
+    can read another's input.
+    """
     home = os.getcwd()
     inputs = [open(f"case_{index}", "rb") for index in range(job["count"])]  # noqa: SIM115
     _cleared()
@@ -78,8 +88,8 @@ def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tupl
 
 
 def _cleared() -> bool:
-    """Leave nothing in the tests' parent directory, so that no test finds traces of an earlier one
-    there. Return False if a file is left."""
+    """Remove everything in the working directory, the tests' parent, so that no test finds traces
+    of an earlier one there. Return False if a file is left."""
     with suppress(OSError):
         os.chmod(".", 0o700)
     for name in os.listdir("."):
@@ -94,7 +104,9 @@ def _cleared() -> bool:
 def _run(
     job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float
 ) -> dict[str, Any] | None:
-    """Run one test. Return its row of the result file, or None if the chunk's time is over."""
+    """Run one test in the new directory `place`. Return its row of the result file, or None if the
+    chunk's time is over. All its processes are dead afterwards. Raises OSError for a failure of the
+    harness in the test's process."""
     with (
         tempfile.TemporaryFile() as stdout,
         tempfile.TemporaryFile() as stderr,
@@ -142,7 +154,9 @@ def _row(
     said: bytes,
     record: bytes,
 ) -> dict[str, Any]:
-    """Return the row of one test: its status by the limits, and its outputs."""
+    """Return the row of one test: its status by the limits, and its outputs as base64. `measured`
+    is (exit code, CPU seconds, wall seconds, peak bytes); `over` means that it was stopped by its
+    wall time; `record` is the encoded value."""
     exit_code, cpu_s, wall_s, peak = measured
     output = job["limits"]["output_bytes"]
     answer = runner.decode_value(record) if job["fn_name"] is not None else None
@@ -178,7 +192,9 @@ def _row(
 
 
 def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoReturn:
-    """In the forked process: take the descriptors and the limits, and run the program."""
+    """In the forked process: take the descriptors (stdin, stdout, stderr, value, fault) and the
+    limits, and run the program. Never returns. A failure of the harness, or a program that does not
+    compile, is written to the fault descriptor, which is closed before the program runs."""
     try:
         with suppress(OSError):  # our own server refuses new sessions
             os.setsid()
@@ -209,7 +225,8 @@ def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoRet
 
 
 def _compiled(job: Mapping[str, Any]) -> runner.Program | None:
-    """Compile the program. If that fails, show the error and return None."""
+    """Compile the program. If that fails, write the error to stderr (descriptor 2) and return
+    None."""
     try:
         return runner.Program(job["code"], job["fn_name"], job["preamble"], job["setup"])
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
@@ -218,7 +235,8 @@ def _compiled(job: Mapping[str, Any]) -> runner.Program | None:
 
 
 def _limit(limits: Mapping[str, Any]) -> None:
-    """Set the program's limits in this process, as far as the hard limits allow."""
+    """Set the program's limits in this process for good, as far as the hard limits allow. The CPU
+    limit is up to two seconds above the test's, since the harness decides by what it measures."""
     import resource  # here, since the client that sends this file may not have it
 
     seconds = math.ceil(limits["cpu_s"]) + 1
@@ -236,8 +254,9 @@ def _limit(limits: Mapping[str, Any]) -> None:
 
 
 def _reap(pid: int) -> tuple[int, float, int]:
-    """End the test and its processes. Return its exit code, the CPU seconds of all, and the peak
-    memory of the largest."""
+    """End the test and all its processes, orphans included, and wait for them. Return its exit
+    code, negative for a signal, the CPU seconds of all, and the peak memory of the largest in
+    bytes."""
     exit_code, cpu_s, peak = 1, 0.0, 0
     while True:
         with suppress(ProcessLookupError, PermissionError):
@@ -256,6 +275,7 @@ def _reap(pid: int) -> tuple[int, float, int]:
 
 
 def _children() -> list[int]:
+    """Return the process ids of this thread's children; none if /proc cannot be read."""
     try:
         with open("/proc/thread-self/children", encoding="ascii") as file:
             return [int(word) for word in file.read().split()]
@@ -264,7 +284,7 @@ def _children() -> list[int]:
 
 
 def _read(file: IO[bytes], most: int) -> bytes:
-    """Return up to `most` bytes, plus one more if there are more."""
+    """Return the file's first `most` bytes, plus one more if there are more."""
     file.seek(0)
     return file.read(most + 1)
 

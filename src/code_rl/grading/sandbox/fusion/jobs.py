@@ -46,8 +46,8 @@ _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
-    """Return the body of a request. Raises RefusedError for a job that may not or cannot be
-    sent."""
+    """Return the body of a request, which `job_from_json` reads. Raises RefusedError for a trusted
+    job, one with files, and one whose cases cannot be encoded."""
     if job.trusted or job.files or job.fetch:
         raise RefusedError("a trusted job, or one with files, runs on this machine only")
     cases = [base64.b64encode(case).decode() for case in case_messages(job)]
@@ -59,7 +59,7 @@ def job_to_json(job: Job) -> dict[str, Any]:
 
 def job_from_json(body: Mapping[str, Any]) -> Job:
     """Read a request. Raises KeyError, TypeError or ValueError (ConfigError for limits) for
-    anything that `job_to_json` does not make."""
+    anything that `job_to_json` does not make. The server's own limits are checked by the caller."""
     texts = {name: body[name] for name in _TEXTS}
     for name, text in texts.items():
         if not isinstance(text, str) and (name, text) != ("fn_name", None):
@@ -74,7 +74,8 @@ def job_from_json(body: Mapping[str, Any]) -> Job:
 
 
 def line_of(execution: Execution) -> bytes:
-    """Return an execution as one line."""
+    """Return an execution as one line of JSON with its line end; streams are base64. `files` are
+    left out, since such jobs are refused."""
     row: dict[str, Any] = {name: getattr(execution, name) for name in _NUMBERS}
     row |= {"status": execution.status.value, "detail": execution.detail}
     for name in ("stdout", "stderr", "value"):
@@ -84,8 +85,8 @@ def line_of(execution: Execution) -> bytes:
 
 
 def execution_of(row: dict[str, Any]) -> Execution:
-    """Return the execution of a row. Raises KeyError, TypeError or ValueError for a malformed
-    row."""
+    """Return the execution of a row, which a program may have written. Raises KeyError, TypeError,
+    ValueError or OverflowError for a malformed row."""
     code, value = row["exit_code"], row.get("value")
     return Execution(
         status=Status(row["status"]),
@@ -102,13 +103,15 @@ def execution_of(row: dict[str, Any]) -> Execution:
 
 
 def last_line(failure: Exception | None = None) -> bytes:
-    """Return the line that ends an answer: the failure that ended it, if any."""
+    """Return the line that ends an answer, with the failure that ended it (None: it is
+    complete)."""
     row = {"end": True} if failure is None else failure_row(failure)
     return json.dumps(row).encode() + b"\n"
 
 
 async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncIterator[Execution]:
-    """Yield the executions of `job` on the server whose jobs have this address.
+    """Yield the executions of `job` on the server whose jobs have this address, each as soon as it
+    arrives. Closing it closes the connection, by which the server stops the job.
 
     Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
     RefusedError if it refuses the job, whose limits may be above its own, IsolationError if its

@@ -83,8 +83,8 @@ for name, source in SOURCES.items():
 
 
 def _util() -> str:
-    """Return the harness. An interpreter of this one's version uses the included bytecode instead
-    of compiling."""
+    """Return the harness as the source of one module. An interpreter of this one's version uses the
+    included bytecode instead of compiling."""
     sources = {module.__name__: inspect.getsource(module) for module in MODULES}
     compiled = marshal.dumps(
         {name: compile(source, name, "exec") for name, source in sources.items()}
@@ -154,7 +154,7 @@ def make_chunk(job: Job, start: int, count: int) -> Chunk:
 
 
 def _fitting(inputs: list[bytes]) -> list[bytes]:
-    """Return the first inputs that fit into one request, at least one."""
+    """Return the first inputs that fit into one request (16 MiB), at least one."""
     total = 0
     for index, data in enumerate(inputs):
         total += len(data)
@@ -178,7 +178,8 @@ class Records:
 
 
 def read_records(data: bytes, nonce: str, count: int) -> Records:
-    """Read up to `count` executions. Never raises: an unreadable part ends the records."""
+    """Read up to `count` executions of the request with this `nonce`. Never raises: an unreadable
+    or foreign line, which a program may have written, ends the records."""
     executions: list[Execution] = []
     for line in data.split(b"\n"):
         try:
@@ -198,8 +199,9 @@ def read_records(data: bytes, nonce: str, count: int) -> Records:
 
 
 def program_request(job: Job, case: CaseInput) -> RunRequest:
-    """Return the request for one test. Raises RefusedError for a job that such a server cannot
-    run."""
+    """Return the request for one test of a program in another language than Python, with the wall
+    cap as its time limit. Raises RefusedError for a language that such a server lacks, a call, or
+    files."""
     name = language(job.language).fusion
     if not name or not isinstance(case, StdinInput) or job.files or job.fetch:
         raise RefusedError(
@@ -217,7 +219,8 @@ def program_request(job: Job, case: CaseInput) -> RunRequest:
 
 
 def execution_of_program(answer: RunResponse) -> Execution:
-    """Return the execution of one test from the server's answer."""
+    """Return the execution of one test from the server's answer. Without a `run_result` it is a
+    COMPILE_ERROR. CPU time and memory are 0, since the server does not measure them."""
     result = answer.run_result
     if result is None:
         failure = answer.compile_result or CommandResult("")

@@ -32,8 +32,9 @@ FINISHED, TIME_LIMIT_EXCEEDED, ERROR = "Finished", "TimeLimitExceeded", "Error"
 
 
 def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
-    """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError
-    naming `name`."""
+    """Split comma-separated URLs; one without `/run_code` gets it appended, and repeated ones are
+    dropped. Raises ConfigError, naming `name`, for anything but HTTP URLs, for none, and for one
+    with a user or a password."""
     urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
     for url in urls or [text]:
         scheme, _, rest = url.partition("://")
@@ -75,7 +76,7 @@ class RunRequest:
     fetch_files: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request body."""
+        """Return the request body, with Sandbox Fusion's own names; files are base64."""
         body = {item.name: getattr(self, item.name) for item in fields(self)}
         return body | {
             "memory_limit_MB": body.pop("memory_limit_mb"),
@@ -107,7 +108,7 @@ class RunResponse:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the response body."""
+        """Return the response body, with Sandbox Fusion's own names; files are base64."""
         return {
             "status": self.status,
             "message": self.message,
@@ -142,7 +143,7 @@ def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def decode_file(path: str, text: Any, strict: bool = True) -> bytes:
     """Return the bytes of one base64 file, which may have line breaks. Raises ProtocolError naming
-    the path.
+    `path`.
 
     If not `strict`, characters outside the alphabet are ignored, as on the real server.
     """

@@ -60,20 +60,28 @@ class FusionServer(Member):
         *,
         name: str | None = None,
     ) -> None:
+        """Use a session that the caller opened and closes. `slots` is the number of requests at
+        once; `name` (None: the URL) is for messages. Nothing is sent yet."""
         super().__init__(name or url, slots)
         self.session, self.url, self._busy_s, self._grace_s = session, url, busy_s, grace_s
         self.takes_jobs = False
 
     async def well(self) -> bool:
-        """Return True if the server passes its health check, which says whether it takes jobs."""
+        """Return True if the server passes its health check within 3 s. Its answer sets
+        `takes_jobs`."""
         answer = await ping(self.session, beside(self.url, PING_PATH))
         if answer is not None:
             self.takes_jobs = JOBS_HEADER in answer
         return answer is not None
 
     async def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Try `job` once. While the server asks for patience, it begins again after the last
-        execution."""
+        """Try `job` once and yield its executions in order. While the server asks for patience, it
+        begins again after the last execution. `alone` sends one test per request to a server that
+        is not ours.
+
+        Raises LostError for a lost result, TroubleError if the server fails or stays busy for
+        `busy_s`, RefusedError, IsolationError.
+        """
         waited_s, done = 0.0, 0
         while True:
             rest = job.since(done)
@@ -101,7 +109,8 @@ class FusionServer(Member):
 
     async def _in_its_language(self, job: Job) -> AsyncIterator[Execution]:
         """Yield executions of a program that the server compiles and runs itself, one request a
-        test. It measures wall time only."""
+        test, up to a COMPILE_ERROR. It measures wall time only. Raises as `post_run` and
+        `program_request` do."""
         for case in job.cases:
             request = program_request(job, case)
             patience_s = request.run_timeout + request.compile_timeout + self._grace_s
@@ -112,7 +121,9 @@ class FusionServer(Member):
                 return
 
     async def _harness(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Yield executions in order; `alone` sends one test per request."""
+        """Yield executions in order; `alone` sends one test per request. A test that only slept is
+        sent once more, by itself. Raises LostError if the result of a single test is lost, and as
+        `post_run` does."""
         start, single, slept = 0, True, -1
         while start < len(job.cases):
             chunk = make_chunk(job, start, 1 if single else len(job.cases))
@@ -128,7 +139,9 @@ class FusionServer(Member):
                     return
 
     async def _try(self, chunk: Chunk, single: bool) -> Records:
-        """Send one request. Raises LostError if the result of a single test is lost."""
+        """Send one request and return its records. Raises LostError, which blames the program, if
+        `single` and the result is lost although the probe program's is not; TroubleError if that is
+        lost, too."""
         records, stopped = await self._exchange(chunk)
         if records.executions or not single:
             return records
@@ -140,7 +153,8 @@ class FusionServer(Member):
         )
 
     async def _exchange(self, chunk: Chunk) -> tuple[Records, bool]:
-        """Return the content of the result file, and whether the server had to stop the run.
+        """Return the content of the result file, and True if the server had to stop the run. Raises
+        as `post_run` does.
 
         Results count only if the harness reached its end: it writes the file when the programs are
         dead.
@@ -154,7 +168,8 @@ class FusionServer(Member):
         return read_records(data, chunk.nonce, chunk.count), stopped
 
     async def _control(self) -> None:
-        """Run the probe program. Raises TroubleError if its result is lost too."""
+        """Run the probe program. Raises TroubleError if its result is lost too, RefusedError if the
+        harness may not fork there."""
         records, _ = await self._exchange(make_chunk(CONTROL, 0, 1))
         if records.end == "error" and records.detail.startswith("PermissionError"):
             raise RefusedError(

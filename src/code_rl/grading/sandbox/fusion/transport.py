@@ -39,13 +39,15 @@ _FAILURES: dict[str, type[CodeRLError]] = {
 
 
 def failure_row(failure: Exception) -> dict[str, str]:
-    """Return a failure as a message of our own server."""
+    """Return a failure as a message of our own server: its kind, by which `raise_failure` restores
+    its class, and its text."""
     kind = next((name for name, error in _FAILURES.items() if isinstance(failure, error)), "")
     return {"failure": kind, "text": str(failure)}
 
 
 def raise_failure(url: str, row: Mapping[str, Any]) -> None:
-    """Raise the failure that a message of our own server has, if any."""
+    """Raise the failure that a message of our own server has, if any: RefusedError, ConfigError,
+    IsolationError, else TroubleError."""
     if "failure" in row:
         raise _FAILURES.get(row["failure"], TroubleError)(f"{url}: {row['text']}")
 
@@ -54,19 +56,20 @@ class OverloadedError(SandboxError):
     """The server asks for another try after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
+        """`retry_after_s` is the pause that the server asks for, in seconds."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    """Return the header with a token for our own servers, if there is one."""
+    """Return the header with a token for our own servers; no header for None or an empty token."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 async def post_run(
     session: aiohttp.ClientSession, url: str, request: RunRequest, timeout_s: float
 ) -> RunResponse:
-    """Run one request.
+    """Run one request and return the answer. It is sent once: retries are the caller's.
 
     Raises:
         TroubleError: no connection, HTTP or protocol failure, or the server's own SandboxError.
@@ -106,7 +109,8 @@ async def post_run(
 
 
 async def ping(session: aiohttp.ClientSession, url: str) -> Mapping[str, str] | None:
-    """Return the headers of a healthy server's answer, or None if its health check fails."""
+    """Return the headers of a healthy server's answer, or None if its health check fails or takes 3
+    s. Never raises an error of the network."""
     timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT_S)
     try:
         async with session.get(url, timeout=timeout) as response:
@@ -116,6 +120,7 @@ async def ping(session: aiohttp.ClientSession, url: str) -> Mapping[str, str] | 
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an answer. Raises TroubleError if it has 512 MiB or more."""
     try:
         await response.content.readexactly(MAX_RESPONSE_BYTES)
     except asyncio.IncompleteReadError as whole:
@@ -124,7 +129,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
-    """Return the error of an answer with another status than 200."""
+    """Return the error of an answer with another status than 200: OverloadedError, RefusedError for
+    a status in PERMANENT, else TroubleError. The caller raises it."""
     text = (await response.content.read(500)).decode("utf-8", "replace").strip()
     message = f"{url}: HTTP {response.status}: {text}"
     retry_after = response.headers.get("Retry-After")
@@ -138,6 +144,8 @@ async def refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
 
 
 def _seconds(text: str | None) -> float:
+    """Return the seconds of a Retry-After header, from 0.05 to 60; 1 if it is missing or
+    unreadable."""
     try:
         return min(max(float(text or 1.0), 0.05), 60.0)
     except ValueError:

@@ -48,7 +48,9 @@ class LocalBox(Box):
         readable: tuple[str, ...],
         writable: tuple[str, ...],
     ) -> None:
-        """Start the box's processes. Raises IsolationError, SandboxError."""
+        """Start the box's processes and wait for them, so call it in a thread. Raises
+        IsolationError if the level refuses a step or has no `writable` directories, SandboxError if
+        the processes do not start."""
         if level != confine.FULL and writable:
             raise IsolationError(f"writable={writable!r}: isolation={level} has no such directory")
         super().__init__(disk_mb, writable)
@@ -72,11 +74,11 @@ class LocalBox(Box):
 
     @property
     def closed(self) -> bool:
-        """True once the box has ended."""
+        """True once the box has ended, by `close` or by a failed request."""
         return self._process is None
 
     def close(self) -> None:
-        """End all processes of the box and drop its files. Idempotent."""
+        """End all processes of the box, waiting up to 10 s, and drop its files. Idempotent."""
         self._control.close()
         process, self._process = self._process, None
         if process is not None:
@@ -92,8 +94,9 @@ class LocalBox(Box):
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self, level: str, readable: tuple[str, ...]) -> None:
-        """Send the configuration and wait for the first two processes. Raises IsolationError if
-        refused."""
+        """Send the configuration and wait, up to 60 s each, for the first two processes; put the
+        keeper's child into a control group, if there are any. Raises IsolationError if a step is
+        refused, SandboxError if a process ended, OSError."""
         self._control.settimeout(_START_S)
         config: dict[str, Any] = {
             "root": ROOT,
@@ -121,7 +124,9 @@ class LocalBox(Box):
     async def request(
         self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
     ) -> BoxResult:
-        """See `Box.request`."""
+        """Run a request as `Box.request` says, one at a time. If the kernel ended the box's own
+        processes for memory, the result is that of the limit `memory`. Any exception, a
+        cancellation included, closes the box."""
         request = {
             "kind": kind,
             "text": text,
@@ -151,7 +156,8 @@ class LocalBox(Box):
     async def _exchange(
         self, request: dict[str, Any], stdin: bytes, limits: BoxLimits
     ) -> BoxResult:
-        """Send one command with its streams; return its result. Raises OSError for a lost box."""
+        """Send one request with its streams and wait for its end, up to its wall limit and 600 s;
+        return its result. Raises OSError for a lost box."""
         if self._group is not None:
             # Where the home is read-only, files that a command writes count as its memory.
             files_bytes = 0 if request["home_read_only"] else 2 * self._disk_bytes
@@ -185,6 +191,7 @@ class LocalBox(Box):
         return BoxResult(code, stdout, stderr, cpu_s, wall_s, peak, limit or None)
 
     def _stop(self) -> None:
+        """Tell the init to end the running command, whose output is too long."""
         with contextlib.suppress(OSError):
             self._control.send(guest.STOP)
 
@@ -193,6 +200,8 @@ class _Outputs:
     """The two pipes of a command, read up to a common limit; `stop` is called when it is passed."""
 
     def __init__(self, limit: int, stop: Any) -> None:
+        """Open the pipes; the caller sends `writers` to the box. `limit` is bytes of both streams
+        together."""
         pairs = (os.pipe(), os.pipe())
         self._readers = [reader for reader, _ in pairs]
         self.writers = [writer for _, writer in pairs]
@@ -203,7 +212,8 @@ class _Outputs:
         self._room, self._stop = limit, stop
 
     def start(self) -> None:
-        """Close this side's copies of the writing ends, and begin to read."""
+        """Close this side's copies of the writing ends, and begin to read, in the running event
+        loop. Call it once the box has them."""
         for fd in self.writers:
             os.close(fd)
         self.writers = []
@@ -219,7 +229,8 @@ class _Outputs:
                 pass
 
     def _readable(self, index: int) -> bool:
-        """Read a piece. Return True if there may be more."""
+        """Read a piece, keep what the limit leaves room for, and call `stop` when it is passed.
+        Return True if there may be more."""
         fd = self._readers[index]
         try:
             piece = os.read(fd, _PIECE)
@@ -238,7 +249,7 @@ class _Outputs:
         return True
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close what is still open. Idempotent; `held` stays."""
         for fd in self._readers:
             if fd >= 0:
                 asyncio.get_running_loop().remove_reader(fd)
@@ -255,8 +266,10 @@ def open_local(
     readable: tuple[str, ...] = (),
     writable: tuple[str, ...] = (),
 ) -> LocalBox:
-    """Open a box at the level `isolation`; `auto` is the strongest that is available. Raises
-    ConfigError, IsolationError, SandboxError."""
+    """Open a box at the level `isolation`; `auto` is the strongest that is available. It blocks
+    until the box has started; the caller closes it. Raises ConfigError for a `readable` that is no
+    directory's full path, IsolationError for another level and one that is not available,
+    SandboxError."""
     if isolation not in ("auto", confine.FULL, confine.LANDLOCK):
         raise IsolationError(f"isolation={isolation!r}: a box needs auto, full or landlock")
     for path in readable:
@@ -267,8 +280,8 @@ def open_local(
 
 
 async def opened(*arguments: Any) -> LocalBox:
-    """Return `open_local(*arguments)`, made in a thread. If the caller is cancelled meanwhile, the
-    box is closed."""
+    """Return `open_local(*arguments)`, made in a thread; the caller closes it. If the caller is
+    cancelled meanwhile, the box is closed as soon as it is open. Raises as `open_local` does."""
     thread = ThreadPoolExecutor(1)
     making = thread.submit(open_local, *arguments)
     thread.shutdown(wait=False)
@@ -280,6 +293,7 @@ async def opened(*arguments: Any) -> LocalBox:
 
 
 def _close_made(making: Future[LocalBox]) -> None:
+    """Close the box that a thread has opened after its caller was cancelled."""
     if not making.cancelled() and making.exception() is None:
         making.result().close()
 

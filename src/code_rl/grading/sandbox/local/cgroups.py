@@ -47,7 +47,9 @@ class WorkerGroup:
     _events: list[int] | None = None
 
     def limit(self, memory_bytes: int, processes: int) -> None:
-        """Set the ceilings for the next submission. Raises OSError."""
+        """Set the ceilings for the next submission: bytes of memory and number of processes of all
+        that the worker runs, plus an overhead for our own. Unchanged ceilings are not written
+        again. Raises OSError."""
         if self._limits == (memory_bytes, processes):
             return
         for directory in self.directories:
@@ -60,8 +62,9 @@ class WorkerGroup:
         self._limits = (memory_bytes, processes)
 
     def ran_out_of_memory(self) -> bool:
-        """True if the kernel has killed one of the worker's processes for memory since the last
-        call."""
+        """Return True if the kernel has killed one of the worker's processes for memory since the
+        last call. Each call forgets these events, so callers call it once before a job, too. Raises
+        OSError."""
         if self._events is None:
             paths = [f"{directory}/{self.names.memory_events}" for directory in self.directories]
             self._events = [
@@ -75,7 +78,8 @@ class WorkerGroup:
         return kills > before
 
     def remove(self) -> bool:
-        """Remove the groups; False while processes are still in them."""
+        """Remove the groups and return True; False while processes are still in them, and then call
+        it again."""
         for fd in self._events or ():
             os.close(fd)
         self._events = []
@@ -95,6 +99,8 @@ class Groups:
     """Makes groups for workers below this process's own group."""
 
     def __init__(self) -> None:
+        """Find where this process may make groups, by making some, and remove those that killed
+        processes left there."""
         self._parents, self._names = _writable_parents()
         self._leaving: list[WorkerGroup] = []
         # Boxes are closed in threads, and a descriptor that is closed twice may be another's.
@@ -104,12 +110,13 @@ class Groups:
 
     @property
     def counts_processes(self) -> bool:
-        """True if groups limit the number of processes."""
+        """True if groups limit the number of a worker's processes; False where only memory is
+        limited, or nothing."""
         return self._names is _V2 or any("pids" in parent for parent in self._parents)
 
     def enclose(self, pid: int) -> WorkerGroup | None:
-        """Put a worker that runs nothing yet into groups of its own. Return None if groups are not
-        available."""
+        """Put a worker that runs nothing yet into groups of its own, which `release` removes; its
+        later children are in them, too. Return None if groups are not available. Raises OSError."""
         if not self._parents:
             return None
         name = _new_name()
@@ -120,15 +127,16 @@ class Groups:
         return group
 
     def release(self, group: WorkerGroup | None) -> None:
-        """Remove a dead worker's groups now, or in a later call if its processes are still
-        ending."""
+        """Remove a dead worker's groups now, or in a later call if its processes are still ending.
+        None only does the latter. Thread-safe."""
         if group is not None:
             with self._removing:
                 self._leaving.append(group)
         self.gone()
 
     def gone(self) -> bool:
-        """Remove the groups that are now empty. Return True if all released groups are gone."""
+        """Remove the released groups that are now empty. Return True if all released groups are
+        gone. Thread-safe."""
         with self._removing:
             self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
             return not self._leaving
@@ -139,7 +147,8 @@ def _new_name() -> str:
 
 
 def _remove_orphans(parent: str) -> None:
-    """Remove the empty groups of killed processes and of an earlier process with our id."""
+    """Remove the empty groups below `parent` of killed processes and of an earlier process with our
+    id; those of living processes stay."""
     for name in os.listdir(parent):
         host, _, rest = name.removeprefix(_PREFIX).partition("-")
         if not name.startswith(_PREFIX) or not host.isdigit():
@@ -151,8 +160,8 @@ def _remove_orphans(parent: str) -> None:
 
 
 def _writable_parents() -> tuple[tuple[str, ...], Names]:
-    """Return the directories where groups can be made: those of memory and pids (version 1), or the
-    one of version 2."""
+    """Return the directories where groups can be made, and the names of their files: those of
+    memory and pids (version 1, one or both), or the one of version 2. There may be none."""
     mine = _by_controller()
     for kind, controllers, names, needed in (
         ("cgroup", ("memory", "pids"), _V1, "cgroup.procs"),
@@ -170,7 +179,8 @@ def _writable_parents() -> tuple[tuple[str, ...], Names]:
 
 
 def _by_controller() -> dict[str, str]:
-    """Return the path of this process's group for each controller; version 2 has the empty name."""
+    """Return the path of this process's group for each controller; version 2 has the empty name.
+    The dict is empty without /proc."""
     mine = {}
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -180,7 +190,8 @@ def _by_controller() -> dict[str, str]:
 
 
 def _directory(kind: str, controller: str, path: str | None) -> str | None:
-    """Return the directory where this process's group of a hierarchy is mounted, or None."""
+    """Return the directory where this process's group of a hierarchy is mounted, or None. `path` is
+    the group's path in it (None: it has none)."""
     if path is None:
         return None
     for line in _lines("/proc/self/mountinfo"):
@@ -194,7 +205,8 @@ def _directory(kind: str, controller: str, path: str | None) -> str | None:
 
 
 def _can_make(parent: str, needed: str) -> bool:
-    """Tell whether a usable group can be made below `parent`, by making one."""
+    """Return True if a usable group can be made below `parent`: one is made, looked at and removed.
+    `needed` is a file that it must have."""
     trial = f"{parent}/{_new_name()}"
     try:
         os.mkdir(trial)
@@ -206,6 +218,7 @@ def _can_make(parent: str, needed: str) -> bool:
 
 
 def _lines(path: str) -> list[str]:
+    """Return the lines of a file, with their ends; none if it cannot be read."""
     try:
         with open(path) as file:
             return file.readlines()
@@ -214,5 +227,6 @@ def _lines(path: str) -> list[str]:
 
 
 def _write(path: str, value: int) -> None:
+    """Write a number to a control file. Raises OSError."""
     with open(path, "w") as file:
         file.write(str(value))

@@ -20,6 +20,9 @@ class Streams:
     test."""
 
     def __init__(self, case: bytes, call: bool, fetch: bool) -> None:
+        """Open the files of one test: `case` is its input, `call` makes one for the value, `fetch`
+        one for files read back. `descriptors` are those that the test gets, in this order; `close`
+        is the caller's. Raises OSError, with none left open."""
         self._fds: list[int] = []
         self.input = self._memory("input", case)
         self.stdout = self._memory("stdout")
@@ -34,6 +37,8 @@ class Streams:
             os.close(self._fds.pop())
 
     def _memory(self, name: str, content: bytes = b"") -> int:
+        """Return the descriptor of a new in-memory file, which `close` closes. Raises OSError,
+        after closing the others."""
         try:
             fd = memory_file(name, content)
         except OSError:  # no descriptors are left: close those that were opened
@@ -44,7 +49,8 @@ class Streams:
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
-    """Return a descriptor of an anonymous in-memory file, at its start."""
+    """Return a descriptor of an anonymous in-memory file with this content, at its start; the
+    caller closes it. Raises OSError."""
     fd, at = os.memfd_create(name), 0
     try:
         while at < len(content):
@@ -58,7 +64,8 @@ def memory_file(name: str, content: bytes = b"") -> int:
 def execution(
     job: wire.JobMessage, record: wire.ExitReport, streams: Streams, killed_for_memory: bool
 ) -> Execution:
-    """Return the execution of a test that ended as `record` says."""
+    """Return the execution of a test that ended as `record` says. Outputs are read from `streams`,
+    which stay open. A value counts only if the status is OK."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)
     stderr, _ = _read(streams.stderr, STDERR_KEPT)
     value_size = os.fstat(streams.value).st_size if streams.value >= 0 else 0
@@ -107,6 +114,7 @@ def execution(
 
 
 def _read(fd: int, limit: int) -> tuple[bytes, bool]:
-    """Return the first `limit` bytes of a stream, and whether there were more."""
+    """Return the first `limit` bytes of a stream, and True if there were more. A descriptor of -1
+    is empty."""
     size = os.fstat(fd).st_size if fd >= 0 else 0
     return files.read_from_start(fd, min(size, limit)), size > limit

@@ -86,7 +86,8 @@ class WorkerProcess:
     """True if all its processes end with it."""
 
     def end(self) -> None:
-        """End the worker and all that it runs; release its descriptors. Idempotent.
+        """End the worker and all that it runs, without waiting; release its descriptors.
+        Idempotent.
 
         A worker whose processes are not contained ends them itself once its socket is closed.
         """
@@ -100,8 +101,9 @@ class WorkerProcess:
 
 
 def strongest(isolation: str, start: Callable[[str], T], otherwise: str = "") -> T:
-    """Return `start(level)` for the level `isolation`; `auto` is full, else landlock. Raises
-    IsolationError with all reasons, and what to do `otherwise`."""
+    """Return `start(level)` for the level `isolation`; `auto` is full, else landlock, never none.
+    Raises IsolationError with the reasons of both levels, and what to do `otherwise`; other
+    exceptions of `start` pass."""
     if isolation != "auto":
         return start(isolation)
     refusals = []
@@ -118,7 +120,8 @@ class Zygote:
     workers."""
 
     def __init__(self, level: str, scientific: bool, counted: bool) -> None:
-        """Start the process. `counted` means that a control group limits a worker's number of
+        """Start the process and wait for it, up to a minute. With `scientific` it imports NumPy and
+        the like before it forks. `counted` means that a control group limits a worker's number of
         processes.
 
         Raises ConfigError if limits are too low, IsolationError if the level is not available,
@@ -171,7 +174,8 @@ class Zygote:
         self._control.settimeout(_SPAWN_TIMEOUT_S)
 
     def spawn_worker(self) -> WorkerProcess:
-        """Fork a worker. Raises SandboxError if the zygote cannot."""
+        """Fork a worker, waiting up to 30 s for it; the caller ends it. Raises SandboxError if the
+        zygote cannot. Calls must not overlap."""
         ours, theirs = wire.pair()
         try:
             fds = array.array("i", [theirs.fileno()])
@@ -192,15 +196,17 @@ class Zygote:
         return WorkerProcess(rest[0], pidfd, ours, not self._scratch)
 
     def alive(self) -> bool:
-        """True while the process runs."""
+        """Return True while the process runs. It reaps one that has ended."""
         return self.process.poll() is None
 
     def close(self) -> None:
-        """Tell the zygote to end, without waiting; its workers end with it."""
+        """Tell the zygote to end, without waiting; its workers end with it. Idempotent. `wait` then
+        reaps it."""
         self._control.close()
 
     def wait(self, timeout_s: float) -> None:
-        """Reap the process if it ends within `timeout_s`."""
+        """Reap the process if it ends within `timeout_s`, and remove its directory; otherwise do
+        nothing. Call `close` first."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
             if self._scratch:
@@ -208,8 +214,8 @@ class Zygote:
 
 
 def installed_packages() -> list[tuple[str, str]]:
-    """Return (name under the packages directory, path here) of each package that programs may
-    import."""
+    """Return (name under the packages directory, path here) of each package of `SHOWN_PACKAGES`
+    that is installed in this interpreter, with its `.libs` directory. Nothing is imported."""
     found: list[tuple[str, str]] = []
     for name in SHOWN_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -225,13 +231,15 @@ def installed_packages() -> list[tuple[str, str]]:
 
 
 def make_scratch(level: str) -> str:
-    """Return a new directory for the files of a level without a private /tmp, "" for `full`."""
+    """Return a new directory for the files of a level without a private /tmp, which the caller
+    removes; "" for `full`. Raises OSError."""
     return "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
 
 
 def spawn(control: socket.socket) -> subprocess.Popen[bytes]:
     """Start an interpreter that gets its configuration, and the module of `guest` that it runs, on
-    this channel."""
+    this channel, whose end the caller may then close. It gets none of this process's environment
+    variables. Raises OSError."""
     # Files, like those of programs: the interpreter remembers whether its standard streams can
     # seek.
     reader, writer = os.memfd_create("stdin"), os.memfd_create("stdout")

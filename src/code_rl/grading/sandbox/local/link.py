@@ -38,6 +38,8 @@ class WorkerLink:
     """One worker, seen from the host. It serves one submission at a time, from any event loop."""
 
     def __init__(self, process: WorkerProcess, group: WorkerGroup | None) -> None:
+        """Serve from a new worker, which runs nothing yet; `group` is its control group, or
+        None."""
         self.process, self.group = process, group
         self.lost = False
         """True once the worker is unusable."""
@@ -47,11 +49,12 @@ class WorkerLink:
         self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
     ) -> AsyncGenerator[Execution | Idle, None]:
         """Yield the executions of `job`'s `tests` in order, up to the last test or a compile error,
-        and an Idle for each report of an idle test.
+        and an Idle for each report of an idle test. `files` are the job's contents by path.
 
-        `streams_of` makes the streams of a test when it is due. Raises LostError if a result is
-        missing, SandboxError if the worker cannot be reached. Closing the iterator early stops the
-        submission.
+        `streams_of` makes the streams of a test when it is due; they are closed here. Raises
+        LostError if a result is missing, SandboxError if the worker cannot be reached. Closing the
+        iterator early stops the submission. If `lost` is true afterwards, the worker must be
+        killed.
         """
         if self.group is not None:
             try:
@@ -72,7 +75,7 @@ class WorkerLink:
 
     def begin(self, theirs: socket.socket) -> None:
         """Send the channel of a submission to the worker. Raises SandboxError if the worker cannot
-        be reached."""
+        be reached, which is then `lost`."""
         try:
             self._hear_of_ends()
             socket.send_fds(self.process.control, [wire.START], [theirs.fileno()])
@@ -82,8 +85,8 @@ class WorkerLink:
         self._unended += 1
 
     async def exit_code(self) -> int:
-        """Return the exit code of the last submission's supervisor. Raises LostError if it is
-        unknown."""
+        """Wait up to a minute for the exit code of the last submission's supervisor, negative for a
+        signal. Raises LostError, and sets `lost`, if it is unknown."""
         loop = asyncio.get_running_loop()
         try:
             while (code := self._hear_of_ends()) is None:
@@ -95,8 +98,8 @@ class WorkerLink:
         return code
 
     def _hear_of_ends(self) -> int | None:
-        """Return the exit code of the last supervisor if all have ended by now, else None. Raises
-        OSError if the worker has ended."""
+        """Read the ends that the worker has reported. Return the exit code of the last supervisor
+        if all have ended by now, else None. Raises OSError if the worker has ended."""
         code = None
         while self._unended and code is None:
             try:
@@ -139,7 +142,7 @@ class _Submission:
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
         """Do the same as `WorkerLink.run`, but end early if the tests from `due` on need another
-        supervisor."""
+        supervisor. Used once."""
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()
         self._channel.setblocking(False)
@@ -186,7 +189,7 @@ class _Submission:
                 self._link.lost = self._link.lost or (not ended and self._link.process.contained)
 
     async def _submit(self) -> None:
-        """Send the job and its files."""
+        """Send the job and its files, before any test. Raises OSError without descriptors."""
         for datagram in wire.job_datagrams(self._job):
             await self._send(datagram)
         for path, content in self._files.items():
@@ -197,7 +200,8 @@ class _Submission:
                 os.close(fd)
 
     async def _feed(self) -> None:
-        """Send the supervisor the test that is due."""
+        """Send the supervisor the test that is due, with new streams. Raises SandboxError if they
+        cannot be made."""
         try:
             self._streams = self._streams_of(self.due)
         except OSError as error:
@@ -209,7 +213,8 @@ class _Submission:
         await self._send(wire.CASE_DATAGRAM, *self._streams.descriptors)
 
     async def _send(self, datagram: bytes, *descriptors: int) -> None:
-        """Send a datagram, waiting while the socket is full."""
+        """Send a datagram with descriptors, which stay open here, waiting while the socket is full.
+        A supervisor that has ended is no error here: `_next` finds out."""
         loop = asyncio.get_running_loop()
         ancillary = (
             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -226,7 +231,9 @@ class _Submission:
                 return  # the supervisor's end is known once its records are read
 
     async def _next(self) -> wire.Record | wire.ExitReport | int:
-        """Return the next record, or the supervisor's exit code if none follows."""
+        """Return the next record, or the supervisor's exit code if none follows; SIGKILL's,
+        negative, if the kernel ended it for memory. Raises LostError if the worker is silent for
+        too long, breaks the protocol, or has ended."""
         while not self._records:
             if self._closed is not None:
                 try:
@@ -250,7 +257,9 @@ class _Submission:
         return self._records.popleft()
 
     def _result(self, account: wire.ExitReport) -> Execution:
-        """Make the next test's execution from its report and the processes that it left behind."""
+        """Return the execution of the test that is due from its report and the processes that it
+        left behind, whose CPU time and memory count; close its streams. Raises SandboxError for a
+        report without a test."""
         if self._streams is None:
             self._link.lost = True
             raise SandboxError("a worker gave the result of a test that it had not been given")
@@ -274,7 +283,8 @@ class _Submission:
 
     def _missing(self, exit_code: int) -> Execution:
         """Return the execution of the test that is due when the supervisor ended without its
-        result. Raises LostError unless the cause is certain."""
+        result: COMPILE_ERROR at the compiler's limit, MEMORY_LIMIT if the kernel ended it for
+        memory. Raises LostError for any other end, whose cause is not certain."""
         if exit_code == signal.SIGPROF:  # only the compiler's CPU limit ends it like this
             return Execution(
                 Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler"
@@ -288,6 +298,8 @@ class _Submission:
         raise LostError(f"the supervisor ended with {exit_code}")
 
     def _ran_out_of_memory(self) -> bool:
+        """Return True if the kernel has killed a process of the worker for memory since the last
+        call; False without a control group."""
         return self._link.group is not None and self._link.group.ran_out_of_memory()
 
     def _end_silence(self) -> None:
@@ -302,8 +314,9 @@ class _Submission:
             self._close(f"silent for {silence:.0f} s")
 
     def _readable(self) -> None:
-        """Take one datagram. There is seldom another, and the loop would call again. After a reset
-        take all, because uvloop then does not call again."""
+        """Take one datagram into `_records`, or note that the channel has ended; wake `_next`.
+        There is seldom another, and the loop would call again. After a reset take all, because
+        uvloop then does not call again."""
         reset = False
         while True:
             try:
@@ -328,6 +341,8 @@ class _Submission:
                 return
 
     def _close(self, reason: str) -> None:
+        """Note the end of the channel, "" if the supervisor closed it, else the reason; the first
+        one counts. Wake `_next`."""
         self._closed = reason if self._closed is None else self._closed
         asyncio.get_running_loop().remove_reader(self._number)
         if self._wake is not None:
@@ -335,7 +350,7 @@ class _Submission:
 
 
 async def _ready(add: Callable[..., object], remove: Callable[[int], object], fd: int) -> None:
-    """Wait for a descriptor, with the event loop's methods for reading or for writing."""
+    """Wait once for a descriptor, with the event loop's methods for reading or for writing."""
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     add(fd, _resolve, ready)
     try:
@@ -345,5 +360,6 @@ async def _ready(add: Callable[..., object], remove: Callable[[int], object], fd
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
+    """Wake the waiter of a future, once."""
     if not future.done():
         future.set_result(None)

@@ -81,8 +81,12 @@ class EmbeddedSandbox:
         outage_timeout_s: float = EMBEDDED_OUTAGE_TIMEOUT_S,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """Start the first zygote. Raises ConfigError for bad arguments, IsolationError if the level
-        is not available."""
+        """Start the first zygote, which takes a fraction of a second and blocks. None for
+        `concurrency` is the default above. It raises this process's soft limit of open files.
+
+        Raises ConfigError for bad arguments and low limits, IsolationError if the level is not
+        available, SandboxError if the zygote does not start.
+        """
         if concurrency is not None and concurrency < 1:
             raise ConfigError(
                 f"concurrency={concurrency}: use a number of at least 1, or leave it out"
@@ -112,7 +116,7 @@ class EmbeddedSandbox:
 
     @property
     def description(self) -> str:
-        """One line about the sandbox for users."""
+        """One line about the sandbox for users: its isolation level and its workers."""
         return f"embedded sandbox, isolation {self.isolation}, {self.slots} workers"
 
     @property
@@ -124,11 +128,13 @@ class EmbeddedSandbox:
         """Do nothing: the isolation was tried when the sandbox was made."""
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
-        """See `Executor.run`."""
+        """Yield one Execution per case, in order, as `Executor.run` says. Raises SandboxError,
+        ConfigError for a language that is not installed, and RefusedError after `close`."""
         return self._retries.run(job)
 
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Run `job` once; with `alone`, in a worker made for it."""
+        """Run `job` once and yield its executions, as a `blame.Attempt`; with `alone`, in a worker
+        made for it. It waits for a slot first. Raises LostError, SandboxError."""
         if job.language != PYTHON:
             async with self._slots.slot(), closing(self._programs.attempt(job)) as executions:
                 async for execution in executions:
@@ -153,8 +159,8 @@ class EmbeddedSandbox:
 
     @contextlib.asynccontextmanager
     async def _worker(self, kind: _Kind, alone: bool) -> AsyncIterator[WorkerLink]:
-        """Lend a worker; afterwards it is kept for the next job, or discarded if it was lost or
-        alone."""
+        """Lend a worker; afterwards it is kept for the next job of its kind, or discarded if it was
+        lost or alone, or enough are idle. Raises SandboxError, RefusedError after `close`."""
         link = await self._take_worker(kind, alone)
         try:
             yield link
@@ -170,7 +176,8 @@ class EmbeddedSandbox:
                 self._idle[kind].append(link)
 
     async def aclose(self) -> None:
-        """Stop all workers and release everything. Idempotent."""
+        """Stop all workers and release everything, waiting for their end (a zygote that does not
+        end in two seconds is killed). Idempotent; the sandbox cannot be used again."""
         self.close()
         await self._retries.aclose()
         await _soon(lambda: not any(zygote.alive() for zygote in self._zygotes.values()))
@@ -182,7 +189,8 @@ class EmbeddedSandbox:
         await _soon(self._groups.gone)
 
     def close(self) -> None:
-        """Tell everything to end, without waiting; `aclose` also waits."""
+        """Tell everything to end, without waiting; `aclose` also waits. Running submissions fail
+        with SandboxError. Idempotent."""
         self._closed = True
         for link in list(self._workers):
             self._discard(link)
@@ -199,7 +207,9 @@ class EmbeddedSandbox:
         await self.aclose()
 
     async def _take_worker(self, kind: _Kind, fresh: bool) -> WorkerLink:
-        """Return an idle worker, or fork a new one; one of another kind makes room for it."""
+        """Return an idle worker of this kind, or fork a new one (always if `fresh`), for which an
+        idle one of another kind is ended if all slots have workers. Raises SandboxError,
+        RefusedError after `close`."""
         zygote = await self._zygote(kind)
         if self._closed:
             raise RefusedError("the sandbox is closed")
@@ -223,13 +233,16 @@ class EmbeddedSandbox:
         return link
 
     def _discard(self, link: WorkerLink) -> None:
+        """End a worker and its processes, and remove its control group, now or later.
+        Idempotent."""
         link.kill()
         self._workers.discard(link)
         self._groups.release(link.group)
 
     async def _zygote(self, kind: _Kind) -> Zygote:
-        """Return the zygote of `kind`. It is started in a thread, which takes a fraction of a
-        second; all callers wait for the same start."""
+        """Return the zygote of `kind`, a new one if it has ended. It is started in a thread, which
+        takes a fraction of a second; all callers wait for the same start. Raises RefusedError after
+        `close`, and as `Zygote` does."""
         if self._closed:
             raise RefusedError("the sandbox is closed")
         zygote = self._zygotes.get(kind)
@@ -241,7 +254,8 @@ class EmbeddedSandbox:
         return await asyncio.shield(start)
 
     async def _start_zygote(self, kind: _Kind) -> Zygote:
-        """Replace the kind's zygote with a new one."""
+        """Start a zygote of this kind at the sandbox's level, and let it replace the earlier one,
+        whose workers end with it."""
         zygote = await asyncio.to_thread(
             Zygote, self.isolation, kind.scientific, self._groups.counts_processes
         )
@@ -255,7 +269,7 @@ class EmbeddedSandbox:
 
 
 async def _soon(done: Callable[[], bool]) -> None:
-    """Wait for an imminent event, at most two seconds."""
+    """Wait for an imminent event, at most two seconds, and return in either case."""
     for _ in range(400):
         if done():
             return
@@ -263,7 +277,8 @@ async def _soon(done: Callable[[], bool]) -> None:
 
 
 def _message(job: Job) -> wire.JobMessage:
-    """Return the job as the guest reads it."""
+    """Return the job as the guest reads it, with sizes in bytes. The cases and the contents of
+    files are sent apart."""
     limits = job.limits
     return wire.JobMessage(
         code=job.code,
@@ -287,7 +302,8 @@ def _message(job: Job) -> wire.JobMessage:
 
 
 def _allow_descriptors() -> None:
-    """Raise the soft limit of descriptors to the hard limit: each running test needs several."""
+    """Raise this process's soft limit of descriptors to 8,192, or to the hard limit if that is
+    lower: each running test needs several. A refusal is ignored."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

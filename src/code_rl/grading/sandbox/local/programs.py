@@ -42,15 +42,17 @@ class Programs:
     """Runs jobs of other languages than Python. Usable from several event loops in turn."""
 
     def __init__(self, most_kept: int, isolation: str) -> None:
-        """`most_kept` programs stay compiled, for further jobs with the same code."""
+        """`most_kept` programs stay compiled, for further jobs with the same language and code;
+        each has a box at the level `isolation`. No box is opened yet."""
         self._most_kept, self._isolation = most_kept, isolation
         self._kept: OrderedDict[tuple[str, str], _Program] = OrderedDict()
 
     async def attempt(self, job: Job) -> AsyncGenerator[Execution, None]:
-        """Try `job` once, as a `blame.Attempt`.
+        """Try `job` once, as a `blame.Attempt`. The program is compiled unless its box is kept from
+        an earlier job.
 
-        Raises ConfigError if the language is not installed, IsolationError without boxes,
-        RefusedError for a job that needs Python, SandboxError.
+        Raises ConfigError if the language is not installed or unknown, IsolationError without
+        boxes, RefusedError for a job that needs Python, LostError if its box is lost, SandboxError.
         """
         if job.fn_name is not None or job.files or job.fetch or job.setup or job.preamble:
             raise RefusedError(
@@ -77,7 +79,8 @@ class Programs:
             self._kept.popitem(last=False)[1].box.close()
 
     async def _open(self, language: Language) -> _Program:
-        """Open a box for one program of `language`."""
+        """Open a box for one program of `language`; nothing is compiled yet. Raises ConfigError if
+        the language is not installed, IsolationError, SandboxError."""
         box = await opened(self._isolation, _DISK_MB, {})
         try:
             await check_installed(language, box)
@@ -87,7 +90,8 @@ class Programs:
         return _Program(language, box)
 
     def close(self) -> None:
-        """End all boxes. Idempotent."""
+        """End all boxes that are kept, waiting for their processes; boxes of running jobs are not
+        among them. Idempotent."""
         while self._kept:
             self._kept.popitem()[1].box.close()
 
@@ -96,13 +100,15 @@ class _Program:
     """A box in which one program of `language` is, or will be, compiled."""
 
     def __init__(self, language: Language, box: LocalBox) -> None:
+        """Use an open box, which the caller closes. `run` compiles on its first call."""
         self._language, self.box = language, box
         self._failure: Execution | None = None
         self._made_here = False
         self._compile_s = 0.0
 
     async def run(self, job: Job) -> AsyncGenerator[Execution, None]:
-        """See `Executor.run`. Raises SandboxError."""
+        """Yield an execution for each case, or the compile error alone. If a test ends its box, its
+        result stands for the rest too. Raises SandboxError."""
         if not self._made_here:
             self._failure, self._made_here = await self._compile(job.code), True
         if self._failure is not None:
@@ -116,7 +122,8 @@ class _Program:
             yield execution
 
     async def _compile(self, code: str) -> Execution | None:
-        """Write and compile the program. Return its COMPILE_ERROR, or None if it can run."""
+        """Write the program to the box and compile it there, within 60 CPU seconds. Return its
+        COMPILE_ERROR, or None if it can run. Raises SandboxError."""
         language = self._language
         try:
             await self.box.write(language.file, code.encode())
@@ -135,7 +142,8 @@ class _Program:
         )
 
     async def _run(self, stdin: bytes, job: Job) -> Execution:
-        """Run the artifact on one input, in its box."""
+        """Run the artifact on one input, in its box. The compile time is in the first execution
+        only. Raises SandboxError. A trusted job's input holds testlib's three files."""
         limits = job.limits
         command = self._language.run_command(limits.memory_mb)
         result = await self.box.run(
@@ -153,8 +161,8 @@ class _Program:
 
 
 async def check_installed(language: Language, box: Box) -> None:
-    """Raise ConfigError if the version command of `language` fails in the box; a language is tried
-    once in a process."""
+    """Raise ConfigError if the version command of `language` fails in the box, SandboxError if it
+    exceeds a limit. A language that passed is not tried again in this process."""
     if language in _installed:
         return
     result = await box.run(language.version, **_VERSION)  # type: ignore[arg-type]
@@ -169,7 +177,8 @@ async def check_installed(language: Language, box: Box) -> None:
 
 
 def _execution(result: BoxResult, compile_s: float) -> Execution:
-    """Convert a box's result; the reason of a failure is the last line of stderr."""
+    """Convert a box's result. The reason of a failure is the limit, or the last line of stderr, or
+    the exit code."""
     if result.limit is not None:
         status, code, detail = _STATUS[result.limit], None, f"limit of {result.limit}"
     else:
@@ -192,4 +201,5 @@ def _execution(result: BoxResult, compile_s: float) -> Execution:
 
 
 def _text(output: bytes) -> str:
+    """Return the beginning of an output as text, at most 2,000 characters."""
     return output[: 4 * _DETAIL].decode("utf-8", "replace")[:_DETAIL]

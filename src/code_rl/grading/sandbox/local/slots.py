@@ -20,7 +20,8 @@ class Slots:
     """`count` slots. Usable from several event loops in turn."""
 
     def __init__(self, count: int, lending_bytes: int) -> None:
-        """`lending_bytes` is the most memory that submissions with lent slots may use together."""
+        """Make `count` free slots. `lending_bytes` is the most memory that submissions with lent
+        slots may use together."""
         self._count, self._lending = count, lending_bytes
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -28,7 +29,8 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
-        """Wait for a slot, and hold it during the block."""
+        """Wait in line for a slot, and hold it during the block. A lent slot is not given back
+        again at the end."""
         await self._take()
         slot = Slot()
         try:
@@ -42,8 +44,9 @@ class Slots:
                 self._give_back()
 
     def offer(self, slot: Slot, memory_bytes: int) -> None:
-        """Lend the slot to the next waiting submission. The holder continues and may use this much
-        memory."""
+        """Lend the slot to the next waiting submission, now or when one waits, if its memory is
+        allowed. The holder continues and may use this much memory. It has no effect on a slot that
+        is lent already."""
         if not slot.lent:
             self._offers[slot] = memory_bytes
             self._lend()
@@ -59,7 +62,8 @@ class Slots:
                 self._give_back()
 
     async def _take(self) -> None:
-        """Take a slot, or wait in line for one; a cancelled turn is given back."""
+        """Take a slot, or wait in line for one, which may be lent; a turn that is cancelled is
+        given back."""
         if self._taken < self._count and not self._waiting:
             self._taken += 1
             return
@@ -74,7 +78,8 @@ class Slots:
             raise
 
     def _give_back(self) -> None:
-        """Give a slot to the first submission that is still waiting."""
+        """Give a slot to the first submission that is still waiting, else free it. Turns of event
+        loops that are closed are dropped."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done() and not turn.get_loop().is_closed():

@@ -52,6 +52,8 @@ class SandboxApplication:
         max_request_bytes: int,
         token: str | None = None,
     ) -> None:
+        """Serve nothing yet. `token` None: everyone on the network may use /run_code, and only this
+        machine jobs and boxes. The caller closes `sandbox`."""
         self.admission = admission
         self._token = token
         self._sandbox, self._limits = sandbox, limits
@@ -60,7 +62,9 @@ class SandboxApplication:
         self._seconds = 0.0
 
     def listening(self, host: str, port: int) -> AbstractAsyncContextManager[int]:
-        """Listen as `admission.listening` does."""
+        """Listen at `host` and `port` during the block, and yield the port, as
+        `admission.listening` does. Bodies may be compressed. Raises ConfigError if the address
+        cannot be used."""
         app = web.Application(client_max_size=self._max_request_bytes)
         for slash in ("", "/"):
             app.router.add_post(RUN_PATH + slash, self._run_code)
@@ -72,8 +76,8 @@ class SandboxApplication:
         return listening(app, host, port, unpacks=True)
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse new requests and wait for admitted ones. Return False if one still ran after
-        `grace_s`."""
+        """Refuse new requests, for good, and wait for admitted ones. Return False if one still ran
+        after `grace_s` seconds; it is not stopped here."""
         self.admission.draining = True
         try:
             await asyncio.wait_for(self.admission.idle.wait(), grace_s)
@@ -82,25 +86,33 @@ class SandboxApplication:
         return True
 
     def _may_run(self, request: web.Request) -> bool:
+        """Return True if the request has the token, or the server has none. The comparison takes
+        the same time for every wrong token."""
         sent = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return self._token is None or hmac.compare_digest(sent, f"Bearer {self._token}".encode())
 
     def _may_send_jobs(self, request: web.Request) -> bool:
+        """Return True if the request may also send jobs and open boxes: without a token, only from
+        this machine."""
         return self._may_run(request) and (
             self._token is not None or is_loopback(request.remote or "")
         )
 
     async def _ping(self, request: web.Request) -> web.Response:
+        """Answer that the server runs, and, in a header, that this client may send jobs. No token
+        is needed."""
         takes_jobs = {JOBS_HEADER: "yes"} if self._may_send_jobs(request) else {}
         return web.json_response("pong", headers=takes_jobs)
 
     async def _health(self, _request: web.Request) -> web.Response:
+        """Answer 200, or 503 while draining. No token is needed."""
         draining = self.admission.draining
         return web.json_response(
             {"status": "draining" if draining else "ok"}, status=503 if draining else 200
         )
 
     async def _metrics(self, _request: web.Request) -> web.Response:
+        """Answer with `figures`. No token is needed."""
         text = figures(self._ended, self._seconds, self.admission)
         return web.Response(text=text, content_type="text/plain")
 
@@ -119,7 +131,9 @@ class SandboxApplication:
         allowed: bool,
         answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """Check the token and the queue, then answer; refusals become their HTTP status."""
+        """Check the token and the queue, then answer; refusals become their HTTP status: 401, 422
+        for a malformed request, 429 or 503. The request counts as running until its answer has
+        ended."""
         if not allowed:
             return web.json_response(
                 {"detail": f"{TOKEN_VARIABLE} is missing, or not this server's"}, status=401
@@ -136,7 +150,8 @@ class SandboxApplication:
             return web.json_response({"detail": error.detail}, status=422)
 
     async def _answer_run(self, request: web.Request) -> web.StreamResponse:
-        """Answer a run_code request, in its turn."""
+        """Run a run_code request in its turn, and answer it. One that cannot run gets the status
+        SandboxError. Raises MalformedRequestError."""
         try:
             parsed = parse_request(await request.read(), self._limits.longest_s)
         except UnrunnableRequestError as error:
@@ -149,12 +164,14 @@ class SandboxApplication:
         return web.json_response(response.to_json())
 
     async def _answer_box(self, request: web.Request) -> web.StreamResponse:
+        """Open a box for the connection, and serve it until it ends."""
         self._ended["box"] += 1
         most = 2 * self._max_request_bytes  # as base64, with the rest of a message
         return await serve_box(request, self._limits, most, self.admission.running)
 
     async def _answer_job(self, request: web.Request) -> web.StreamResponse:
-        """Stream a job's executions as JSON lines."""
+        """Stream a job's executions as JSON lines, each as soon as it ends. Raises
+        MalformedRequestError before the answer begins; a later failure is the last line."""
         job = read_job(await request.read(), self._limits)
         response = web.StreamResponse()
         response.content_type = "application/x-ndjson"
@@ -169,7 +186,8 @@ class SandboxApplication:
 
 
 def figures(ended: Mapping[str, int], seconds: float, admission: Admission) -> str:
-    """Return the server's metrics in Prometheus's text format, which needs no package."""
+    """Return the server's metrics in Prometheus's text format, which needs no package. `ended` are
+    answered requests by status, `seconds` the wall seconds of runs."""
     lines = [
         "# HELP code_rl_sandbox_requests_total Requests answered, by status.",
         "# TYPE code_rl_sandbox_requests_total counter",

@@ -19,8 +19,9 @@ from code_rl.util.errors import CodeRLError, ConfigError
 async def serve_box(
     request: web.Request, limits: RunLimits, most_bytes: int, running: asyncio.Semaphore
 ) -> web.WebSocketResponse:
-    """Open a box, and answer the requests of a connection until it ends. Commands hold `running`
-    while they run."""
+    """Open a box, and answer the requests of a connection, of up to `most_bytes` each, until it
+    ends. Commands hold `running` while they run. A failure is sent as the last message, not
+    raised."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes)
     await socket.prepare(request)
     try:
@@ -49,7 +50,8 @@ async def serve_box(
 
 
 async def _answer(box: Box, message: dict[str, Any], most: RunLimits) -> dict[str, Any]:
-    """Run one command of a box within the server's limits; return its row, or the failure's."""
+    """Run one request of a box within the server's limits; return its row, or the failure's. Raises
+    KeyError, TypeError or ValueError for a malformed message."""
     kind, text, data, given, home_read_only = message["request"]
     limits = BoxLimits(*given)
     if kind not in (SHELL, WRITE, READ):
@@ -67,6 +69,8 @@ async def _answer(box: Box, message: dict[str, Any], most: RunLimits) -> dict[st
 
 
 def _number(value: Any, name: str, most: float) -> Any:
+    """Return a number that is above 0 and at most `most`. Raises ConfigError for any other, and
+    TypeError for what is no number."""
     if not 0 < value <= most:  # also for NaN
         raise ConfigError(f"{name}={value}: use a number above 0, up to the server's {most:g}")
     return value

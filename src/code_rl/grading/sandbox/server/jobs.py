@@ -17,7 +17,7 @@ MOST_OPEN_FILES, MOST_FILE_MB = 4096, 1 << 16
 
 def read_job(body: bytes, limits: RunLimits) -> Job:
     """Read a job. Raises MalformedRequestError for an unreadable one, and for one whose limits are
-    above the server's own."""
+    above the server's own; limits are not lowered."""
     try:
         job = job_from_json(json.loads(body))
         asked = job.limits
@@ -40,10 +40,13 @@ def read_job(body: bytes, limits: RunLimits) -> Job:
 async def job_lines(
     sandbox: Executor, job: Job, turn: asyncio.Semaphore
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a line for each execution, an empty one after `ALIVE_S` without any, and the last
-    one."""
+    """Yield a line for each execution, an empty one after 10 s without any, and the last one, which
+    has the failure if there is one. The job runs while it holds `turn`. Closing the iterator stops
+    it."""
 
     async def executions() -> AsyncGenerator[bytes, None]:
+        """Yield the line of each execution, and the last line, with the failure that ended the job,
+        if any."""
         try:
             async with turn, closing(sandbox.run(job)) as found:
                 async for execution in found:

@@ -31,7 +31,8 @@ class NodeFacts:
 
 
 def code_here() -> str:
-    """Return the version of the sandbox's code, which must be equal on all nodes."""
+    """Return the version of the sandbox's code here, with a hash of its files, which must be equal
+    on all nodes."""
     return (
         f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
     )
@@ -41,11 +42,13 @@ class Node:
     """The actor. The server runs in its event loop, and ends with it."""
 
     def __init__(self, concurrency: int, isolation: str) -> None:
+        """Start nothing yet: Ray makes the actor before it calls `start`."""
         self._concurrency, self._isolation = concurrency, isolation
         self._open = contextlib.AsyncExitStack()
 
     async def start(self, host: str, token: str) -> NodeFacts:
-        """Serve on a free port of `host` whoever sends `token`."""
+        """Start a sandbox, and serve it on a free port of `host` to whoever sends `token`. Return
+        the facts; a failure is their `refusal`, not an exception. Called once."""
         try:
             sandbox = EmbeddedSandbox(self._concurrency, self._isolation)
             self._open.push_async_callback(sandbox.aclose)
@@ -58,9 +61,9 @@ class Node:
         return NodeFacts(code_here(), sandbox.isolation, url_of(host, port))
 
     async def alive(self) -> bool:
-        """Return True."""
+        """Return True. That the call is answered shows that the actor lives."""
         return True
 
     async def close(self) -> None:
-        """End the server and all programs."""
+        """End the server and all programs. Idempotent."""
         await self._open.aclose()

@@ -57,12 +57,13 @@ class MalformedRequestError(Exception):
     """The body does not follow the protocol; `detail` is FastAPI's list of problems."""
 
     def __init__(self, detail: list[dict[str, Any]]) -> None:
+        """`detail` is a list of `type`, `loc` and `msg`, sent as it is."""
         super().__init__(str(detail))
         self.detail = detail
 
     @classmethod
     def of(cls, field: str, message: str) -> MalformedRequestError:
-        """Return the error of one field."""
+        """Return the error of one field of the body, in FastAPI's form."""
         return cls([{"type": "value_error", "loc": ["body", field], "msg": message}])
 
 
@@ -72,8 +73,9 @@ class UnrunnableRequestError(Exception):
 
 
 def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
-    """Read a body. Raises MalformedRequestError or UnrunnableRequestError, each naming the
-    field."""
+    """Read a body; nothing runs. A `run_timeout` that is not given is lowered to `longest_run_s`.
+    Raises MalformedRequestError (answered 422) or UnrunnableRequestError (status SandboxError),
+    each naming the field."""
     try:
         body = _Body.model_validate_json(text.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
@@ -110,7 +112,8 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
 
 
 def _inside(path: str) -> str:
-    """Return the path if it stays inside the working directory."""
+    """Return the path if it stays inside the working directory. Raises UnrunnableRequestError for
+    any other, and for one that is too long or too deep."""
     parts = path.split("/")
     if (
         "\0" in path
@@ -138,7 +141,9 @@ class RunLimits:
 
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:
-    """Run one program. The sandbox's own failures become a response with status SandboxError."""
+    """Run one program and return the answer. Failures of the sandbox, and a language that is not
+    installed, become a response with status SandboxError. IsolationError, of a level without boxes,
+    and OutageError pass."""
     # Like the real server, which starts the program and stops it before it does anything
     if request.run_timeout <= 0:
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
@@ -153,7 +158,8 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
 
 
 def _job(request: RunRequest, limits: RunLimits) -> Job:
-    """Convert a request to a job under the server's limits."""
+    """Convert a request to a job of one test under the server's limits, which bound the request's
+    memory. Its time limit is wall time, strictly."""
     memory = request.memory_limit_mb if request.memory_limit_mb > 0 else limits.memory_mb
     carried = sum(map(len, request.files.values()))
     return Job(
@@ -178,7 +184,8 @@ def _job(request: RunRequest, limits: RunLimits) -> Job:
 
 
 def _response(execution: Execution, job: Job) -> RunResponse:
-    """Convert an execution to the statuses and messages of the Sandbox Fusion protocol."""
+    """Convert an execution to the statuses and messages of the Sandbox Fusion protocol. A limit
+    that the protocol does not know is named in stderr and in `message`."""
     code = execution.exit_code
     stderr = execution.stderr.decode("utf-8", "replace")
     status, message = FINISHED, ""
@@ -211,4 +218,5 @@ def _response(execution: Execution, job: Job) -> RunResponse:
 
 
 def _with_line(text: str, line: str) -> str:
+    """Return a text with one more line, which begins on a line of its own."""
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}\n"

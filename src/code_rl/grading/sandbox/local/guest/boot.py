@@ -39,7 +39,8 @@ STANDARD_MODULES = (
 
 
 def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
-    """Run the zygote process."""
+    """Import the modules that programs are likely to use, and run the zygote process. Never
+    returns."""
     for name in STANDARD_MODULES:
         importlib.import_module(name)
     from code_rl.grading.sandbox.local.guest import zygote

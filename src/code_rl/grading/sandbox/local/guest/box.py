@@ -41,7 +41,9 @@ Walls = boxfs.Rooted | boxfs.Landlocked
 
 
 def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
-    """Run the keeper: enter the walls, fork the init, and end when it ends."""
+    """Run the keeper: enter the walls, fork the init, and end, with everything of the box removed,
+    when it ends. Never returns. The host is told KEPT with the init's id, or FAILED with the
+    refused step."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(config["level"], (), config["scratch"], True, proc)
     try:
@@ -64,7 +66,9 @@ def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _start_init(control: socket.socket, walls: Walls, level: str) -> NoReturn:
-    """Be the box's init: raise the walls, then run a command per message until the owner ends."""
+    """Be the box's init: raise the walls, tell the host READY (or FAILED), then run a request per
+    message until the owner ends. Never returns. All processes of a command are dead before its
+    answer is sent."""
     try:
         kernel.die_with_parent()
         walls.start()
@@ -91,6 +95,7 @@ def _start_init(control: socket.socket, walls: Walls, level: str) -> NoReturn:
 
 
 def _fail(control: socket.socket, error: OSError) -> NoReturn:
+    """Tell the host the step that was refused and its errno, and end this process."""
     step = getattr(error, "step", "") or str(error)
     with contextlib.suppress(OSError):  # the owner may have ended already
         control.send(marshal.dumps((FAILED, step, error.errno or 0)))
@@ -104,8 +109,8 @@ def _run(
     walls: Walls,
     watch: _Watch,
 ) -> tuple[int, float, float, int, str]:
-    """Run one request. Return exit code, CPU and wall seconds, peak bytes, and the limit that ended
-    it ("" if none)."""
+    """Run one request and close its `descriptors` here. Return exit code (negative for a signal),
+    CPU and wall seconds, peak bytes, and the limit that ended it ("" if none)."""
     reader, writer = os.pipe()
     pid, pidfd = kernel.clone3(walls.namespaces)
     if pid == 0:
@@ -137,19 +142,22 @@ class _Watch:
     """
 
     def __init__(self, control: socket.socket, request: dict[str, Any], tree: Tree) -> None:
+        """Begin to measure now. `request` has the limits, `tree` shows the command's processes."""
         self._control, self._request, self._tree = control, request, tree
         self._began = self._looked = time.monotonic()
         self.cpu_s, self.wall_s, self.peak_bytes = 0.0, 0.0, 0
 
     def until_end(self, pid: int, pidfd: int) -> str:
-        """Return the limit at which the leader `pid` was killed, or "" if it ended by itself."""
+        """Return the limit at which the leader `pid` was killed, or "" if it ended by itself; the
+        caller reaps it. A message of the host means that the output is too long; if the host is
+        gone, this process ends."""
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         poll.register(self._control, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll(_LOOK_S * 1000)}
             if pidfd in ready:
-                self._pass(0.0, runnable=False)
+                self._count_time(0.0, runnable=False)
                 return ""
             limit = self._exceeded()
             if self._control.fileno() in ready:
@@ -161,13 +169,14 @@ class _Watch:
                 return limit
 
     def _exceeded(self) -> str:
-        """Measure the command's processes; return the limit that they exceed, or ""."""
+        """Measure the command's processes; return the limit that they exceed now, or "". CPU time
+        and peak memory never decrease."""
         request, memory, (cpu_s, runnable) = (
             self._request,
             self._tree.memory_bytes(),
             self._tree.look(0),
         )
-        self._pass(cpu_s - self.cpu_s, runnable)
+        self._count_time(cpu_s - self.cpu_s, runnable)
         self.cpu_s = max(self.cpu_s, cpu_s)
         self.peak_bytes = max(self.peak_bytes, memory)
         if self.cpu_s > request["cpu_s"]:
@@ -179,15 +188,19 @@ class _Watch:
         late = self.wall_s > request["wall_s"] or self._looked - self._began > longest_s
         return WALL if late else ""
 
-    def _pass(self, cpu_s: float, runnable: bool) -> None:
-        """Count the time since the last look, in which `cpu_s` of CPU time were used."""
+    def _count_time(self, cpu_s: float, runnable: bool) -> None:
+        """Count the time since the last look, in which `cpu_s` of CPU time were used: all of it as
+        wall time, but only `cpu_s` if the command is `runnable`, that is, could be waiting for a
+        processor."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
         self.wall_s += min(max(cpu_s, 0.0), passed) if runnable else passed
 
 
 def _lead(walls: Walls, request: dict[str, Any], descriptors: list[int], report: int) -> NoReturn:
-    """Confine this process, the leader; run the command; report its end."""
+    """Confine this process, the leader; run the command; write its exit code, negative for a
+    signal, to `report`. Never returns. With its end the kernel, or `end_command`, ends the
+    command's other processes."""
     try:
         kernel.die_with_parent()
         # Then its command cannot signal it: the kernel drops signals to PID 1 that have no handler.
@@ -211,7 +224,8 @@ def _lead(walls: Walls, request: dict[str, Any], descriptors: list[int], report:
 
 
 def _become_command(walls: Walls, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Confine this forked process and become the shell, or write or read a file."""
+    """Confine this forked process and become the shell, or write or read a file. Never returns: it
+    ends with 125 if a step fails, with the reason on stderr."""
     try:
         os.setsid()
         for target, fd in enumerate(descriptors):
@@ -235,7 +249,8 @@ def _become_command(walls: Walls, request: dict[str, Any], descriptors: list[int
 
 
 def _limit_command(request: dict[str, Any], own_processes: int) -> None:
-    """Set the kernel's limits for the command; `_Watch` counts CPU time and memory."""
+    """Set the kernel's limits for the command in this process, for good; `_Watch` counts CPU time
+    and memory. `own_processes` of the box count as its user's."""
     # A backstop: the kernel counts by ticks, on a busy machine far more than was used.
     _limit(resource.RLIMIT_CPU, int(2 * request["cpu_s"]) + 2)
     _limit(resource.RLIMIT_NPROC, request["processes"] + own_processes)
@@ -249,14 +264,17 @@ def _limit_command(request: dict[str, Any], own_processes: int) -> None:
 
 
 def _limit(kind: int, value: int) -> None:
+    """Set this process's soft and hard limit of a resource to `value`, or to the present hard limit
+    if that is lower. The process cannot raise it again."""
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
 
 
 def _write(path: str) -> None:
-    """Copy standard input to a file. A command's links lead only where the command itself can
-    write, because this process has no more rights."""
+    """Copy standard input to a new file in place of an earlier one, with its directories. A
+    command's links lead only where the command itself can write, because this process has no more
+    rights. Raises OSError."""
     if os.path.dirname(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
@@ -265,11 +283,13 @@ def _write(path: str) -> None:
 
 
 def _read(path: str) -> None:
+    """Copy a file to standard output. Raises OSError. A pipe does not block it."""
     fd = os.open(path, os.O_RDONLY | _SPECIAL)
     _copy(fd, 1)
 
 
 def _copy(source: int, target: int) -> None:
+    """Copy one descriptor to another until its end. Raises OSError."""
     while data := os.read(source, _CHUNK):
         view = memoryview(data)
         while view:

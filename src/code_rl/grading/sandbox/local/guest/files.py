@@ -20,7 +20,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def lay_out(path: str, content: int) -> None:
     """Write the content of a descriptor to `path` (relative, without `..`) below the working
-    directory, and close it."""
+    directory, in place of an earlier file, with its directories, and close the descriptor. Raises
+    OSError."""
     parents = path.split("/")[:-1]
     # Without stat(2), whose results change the addresses of later allocations
     for depth in range(len(parents)):
@@ -33,12 +34,12 @@ def lay_out(path: str, content: int) -> None:
 
 
 def collect(paths: tuple[str, ...], to: int, most: int) -> None:
-    """Append the regular files among `paths` to the descriptor `to`, as entries of index, length
-    and bytes.
+    """Append the regular files among `paths` to the descriptor `to`, as entries of index in
+    `paths`, length and bytes, which `unpack` reads. Other paths are left out.
 
     Links are not followed: a program must not make its supervisor read files that the program
-    itself cannot. A file that would exceed `most` bytes ends the list with an entry of its length
-    only.
+    itself cannot. A file that would exceed `most` bytes in all ends the list with an entry of its
+    length only.
     """
     room = most
     for index, path in enumerate(paths):
@@ -56,7 +57,8 @@ def collect(paths: tuple[str, ...], to: int, most: int) -> None:
 
 
 def unpack(data: bytes) -> tuple[dict[int, bytes], bool]:
-    """Return the entries that `collect` wrote, and whether all were complete."""
+    """Return the entries that `collect` wrote, by index, and True if all were complete. Never
+    raises for forged data."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(data):
@@ -88,7 +90,8 @@ def holds_only(name: str, content: bytes) -> bool:
 
 
 def read_from_start(fd: int, wanted: int) -> bytes:
-    """Return the first `wanted` bytes of a file, or fewer if it is shorter."""
+    """Return the first `wanted` bytes of a file, or fewer if it is shorter. The file's position is
+    neither used nor moved. Raises OSError."""
     pieces, at = [], 0
     while at < wanted:
         piece = os.pread(fd, wanted - at, at)
@@ -100,8 +103,9 @@ def read_from_start(fd: int, wanted: int) -> bytes:
 
 
 def make_room(base: str, number: int, uid: int | None) -> str:
-    """Make the directory of worker `number`, in a zygote without private file systems. Only that
-    worker can enter it."""
+    """Make the directory of worker `number` below `base`, in a zygote without private file systems,
+    and return its path. Only that worker, whose user id is `uid` (None: the present one), can enter
+    it. Raises OSError."""
     path = f"{base}/{number}"
     os.mkdir(path, 0o700)
     if uid is not None:
@@ -111,15 +115,16 @@ def make_room(base: str, number: int, uid: int | None) -> str:
 
 
 def make_directory(base: str) -> str:
-    """Make a directory under `base` with a random name that only this user can enter."""
+    """Make a directory under `base` with a random name that only this user can enter, and return
+    its path. Raises OSError."""
     path = f"{base}/{os.urandom(8).hex()}"
     os.mkdir(path, 0o700)
     return path
 
 
 def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
-    """Make and return a directory of links to the packages that programs may import, which keeps
-    other installed packages out of reach."""
+    """Make and return `packages` below `base`, a directory of links to the packages (name, path)
+    that programs may import, which keeps other installed packages out of reach. Raises OSError."""
     directory = f"{base}/packages"
     os.mkdir(directory, 0o755)
     for name, path in packages:
@@ -128,8 +133,9 @@ def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
 
 
 def remove_directory(path: str, expected: str = "") -> None:
-    """Remove the directory. If it has more than the file `expected`, rm(1) removes it at any depth,
-    after repairing modes if needed."""
+    """Remove the directory. If it has more than the file `expected` ("": nothing), rm(1) removes it
+    at any depth, after repairing modes if needed. A missing one is fine; no failure is raised, and
+    something may remain. The handler of SIGCHLD is the default meanwhile."""
     try:
         if expected:
             with contextlib.suppress(OSError):
@@ -153,6 +159,8 @@ def remove_directory(path: str, expected: str = "") -> None:
 
 
 def _copy(source: int, target: int, size: int) -> None:
+    """Copy the first `size` bytes of a file to a descriptor, in the kernel; fewer if it is shorter.
+    Raises OSError."""
     at = 0
     while at < size:
         copied = os.sendfile(target, source, at, size - at)
@@ -162,7 +170,8 @@ def _copy(source: int, target: int, size: int) -> None:
 
 
 def _open(path: str) -> int:
-    """Return a descriptor of the regular file at `path`, or -1."""
+    """Return a descriptor of the regular file at `path`, or -1 for anything else; the caller closes
+    it. No link on the way is followed, and a pipe does not block it."""
     *parents, name = [part for part in path.split("/") if part not in ("", ".")]
     opened: list[int] = []
     try:

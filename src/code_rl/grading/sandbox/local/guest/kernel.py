@@ -43,6 +43,7 @@ class KernelError(OSError):
     """The kernel refused a step of the isolation, named by `step`."""
 
     def __init__(self, step: str, number: int) -> None:
+        """`step` names the refused step in the message; `number` is its errno."""
         super().__init__(number, f"{step}: {os.strerror(number)}")
         self.step = step
 
@@ -83,20 +84,22 @@ _libc.capset.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 
 
 def _check(result: int, step: str) -> int:
+    """Return the result of a call, or raise KernelError with errno and `step` if it is negative."""
     if result < 0:
         raise KernelError(step, ctypes.get_errno())
     return result
 
 
 def fork() -> int:
-    """Do fork(2) without the interpreter's fork handlers. This process has one thread, and the
-    handlers of the standard modules are for a program's own forks."""
+    """Do fork(2) without the interpreter's fork handlers. Return the child's id, and 0 in the
+    child. Raises KernelError. This process has one thread, and the handlers of the standard modules
+    are for a program's own forks."""
     return _check(_fork(), "fork")
 
 
 def clone3(flags: int) -> tuple[int, int]:
-    """Fork into the namespaces of `flags`. Return (pid, pidfd) in the parent and (0, -1) in the
-    child.
+    """Fork into the namespaces of `flags`. Return (pid, pidfd) in the parent, which closes the
+    pidfd, and (0, -1) in the child. Raises KernelError.
 
     With CLONE_PARENT the child becomes a sibling: a child of this process's parent.
     """
@@ -116,23 +119,27 @@ class Clone:
     """Forks repeatedly into the namespaces of `flags`; its arguments are made once."""
 
     def __init__(self, flags: int) -> None:
+        """Lay out the arguments of clone3(2), so that `fork` makes no objects."""
         self._arguments = _CloneArgs(flags=flags, exit_signal=int(signal.SIGCHLD))
         self._reference, self._size = ctypes.byref(self._arguments), ctypes.sizeof(self._arguments)
 
     def fork(self) -> int:
-        """Fork like `fork`."""
+        """Fork into the namespaces, without fork handlers. Return the child's id, and 0 in the
+        child. Raises KernelError."""
         return _check(_held.syscall(_CLONE3, self._reference, self._size), "clone3")
 
 
 def unshare(flags: int, step: str) -> None:
-    """Move into new namespaces of the kinds in `flags`."""
+    """Move this process into new namespaces of the kinds in `flags`, for good; with NEWPID, its
+    later children. Raises KernelError that names `step`."""
     _check(_libc.unshare(flags), step)
 
 
 def mount(
     source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    """Call mount(2)."""
+    """Call mount(2), with None for a null pointer. Raises KernelError that names source and
+    target."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     _check(
         _libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]), f"mount({source} on {target})"
@@ -140,7 +147,8 @@ def mount(
 
 
 def bind_read_only(source: str, target: str, devices: bool = False) -> None:
-    """Mount `source` at `target`, read-only, without set-uid and, by default, without devices."""
+    """Mount `source` at `target`, which exists, read-only, without set-uid and, by default, without
+    devices. Mounts below `source` appear, too, but keep their own flags. Raises KernelError."""
     mount(source, target, None, MS_BIND | MS_REC)
     # In a user namespace the remount must keep every flag of the source's mount.
     kept = os.statvfs(target).f_flag & (MS_NODEV | MS_NOEXEC)
@@ -149,7 +157,8 @@ def bind_read_only(source: str, target: str, devices: bool = False) -> None:
 
 
 def pivot_into(root: str) -> None:
-    """Make the mount at `root` the root directory and drop the old one."""
+    """Make the mount at `root` the root directory of this mount namespace, drop the old one, and go
+    to it. Raises KernelError."""
     os.chdir(root)
     number = _PIVOT_ROOT[os.uname().machine]
     _check(_libc.syscall(number, b".", b"."), "pivot_root")
@@ -159,7 +168,7 @@ def pivot_into(root: str) -> None:
 
 def detached_proc() -> int:
     """Return a descriptor of a /proc of this process's PID namespace, with processes only, that is
-    not mounted anywhere. Needs CAP_SYS_ADMIN."""
+    not mounted anywhere; the caller closes it. Needs CAP_SYS_ADMIN. Raises KernelError."""
     context = tree = -1
     try:
         context = raw_syscall("fsopen(proc)", _FSOPEN, b"proc", _FD_CLOEXEC)
@@ -178,22 +187,25 @@ def detached_proc() -> int:
 
 
 def prctl(option: int, a: int = 0, b: int = 0, step: str = "prctl") -> None:
-    """Call prctl(2)."""
+    """Call prctl(2) with up to two arguments. Raises KernelError that names `step`."""
     _check(_libc.prctl(option, ctypes.c_ulong(a), ctypes.c_ulong(b), 0, 0), f"{step} ({option})")
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Have the kernel kill this process when its parent ends. A later change of its user undoes
+    this, and a parent that has ended already does not count. Raises KernelError."""
     prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def drop_capabilities() -> None:
-    """Give up every capability. With no_new_privs and exec refused, nothing can restore them."""
+    """Give up every capability of this thread. With no_new_privs and exec refused, nothing can
+    restore them. Raises KernelError."""
     _check(_libc.capset(_CAP_HEADER, _NO_CAPABILITIES), "capset")
 
 
 def keep_capabilities(*numbers: int) -> None:
-    """Give up every capability but these."""
+    """Give up every capability but these numbers, which stay effective and permitted but are not
+    inheritable. Raises KernelError."""
     sets = [0] * 6  # effective, permitted, inheritable; then the high halves of each
     for number in numbers:
         half, bit = divmod(number, 32)
@@ -210,6 +222,8 @@ class ExitRecord:
     """
 
     def __init__(self) -> None:
+        """Lay out the buffer of `wire.ACCOUNT_BYTES`. All views point into it, so it must not be
+        replaced."""
         self.view = memoryview(ctypes.create_string_buffer(wire.ACCOUNT_BYTES)).cast("B")
         self._pid, self._status = (
             ctypes.c_int.from_buffer(self.view, wire.INFO_AT + at) for at in (16, 24)
@@ -223,25 +237,26 @@ class ExitRecord:
         self._compiled = False
 
     def begin(self) -> None:
-        """Record the start time."""
+        """Record the start time of a test, now, by the monotonic clock."""
         _clock_gettime(_MONOTONIC, self._began)
 
     def end(self) -> None:
-        """Record the end time."""
+        """Record the end time of a test, now, by the monotonic clock."""
         _clock_gettime(_MONOTONIC, self._ended)
 
     @property
     def began_s(self) -> float:
-        """The recorded start, in seconds of `time.monotonic`."""
+        """The recorded start, in seconds of `time.monotonic`; `leave_out` moves it."""
         return float(self._began_s[0] + self._began_s[1] * 1e-9)
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out of the recorded time."""
+        """Leave seconds out of the recorded time, by moving its start forward."""
         self._began_s[0] += int(seconds)
         self._began_s[1] += int(seconds % 1 * 1e9)
 
     def note_compiled(self) -> None:
-        """Count the time used so far as compile time."""
+        """Record the CPU time that this process has used so far as compile time; the next result
+        has it."""
         _libc.getrusage(0, self._usage)
         self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][
             : wire.ACCOUNT_BYTES - wire.COMPILE_AT
@@ -249,18 +264,22 @@ class ExitRecord:
         self._compiled = True
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
-        """Call waitid(2) with usage. Return True if a process has ended, False if not yet, None if
-        there is no process."""
+        """Call waitid(2) with usage, which fills the buffer. Return True if a process has ended,
+        False if not yet, None if there is no process. Unless `options` has WNOWAIT, the process is
+        reaped."""
         if _syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
             return None
         return self._pid.value != 0
 
     def exit_code(self) -> int:
-        """The exit code, negative for a signal, however the process ended."""
+        """Return the exit status of the last process, or the number of the signal that ended it,
+        which is not marked as one (`wire.unpack` tells them apart)."""
         return self._status.value
 
     def send(self, channel: socket.socket, kind: int, cause: int, tainted: bool) -> None:
-        """Send the buffer. The compile time is sent only once."""
+        """Send the buffer on `channel` as a message of a `kind` with the `cause` of `wire`; it may
+        be used again afterwards. The compile time is sent only with the first result. Raises
+        OSError."""
         self.view[0], self.view[1], self.view[2] = kind, cause, tainted
         channel.send(self.view)
         if self._compiled and kind == wire.RESULT:
@@ -273,6 +292,7 @@ class FileState:
     time of the last change (ctime), a program can set the other times."""
 
     def __init__(self, name: str) -> None:
+        """Prepare buffers for `name`, a file of the working directory; `note` looks at it first."""
         self._name = name.encode()
         self._both = 2 * _STAT_BYTES
         self._now, self._noted = (ctypes.create_string_buffer(self._both) for _ in range(2))
@@ -280,12 +300,13 @@ class FileState:
         self._here, self._file = (ctypes.c_void_p(at) for at in (address, address + _STAT_BYTES))
 
     def note(self) -> None:
-        """Remember the present state."""
+        """Remember the present state, with which `changed` compares. A missing file is no error."""
         self.changed()
         self._noted.raw = self._now.raw
 
     def changed(self) -> bool:
-        """Return True if anything has changed since `note`, or cannot be read."""
+        """Return True if anything has changed since `note`, or cannot be read. It reads both states
+        anew. A change within one tick of the kernel's clock may not show."""
         here = _syscall(_FSTATAT, _HERE, b".", self._here, 0)
         file = _syscall(_FSTATAT, _HERE, self._name, self._file, _NO_FOLLOW)
         same = _memcmp(self._now, self._noted, self._both) == 0
@@ -296,13 +317,15 @@ class ChildSignal:
     """Waits up to `seconds` for a child's end. SIGCHLD must be blocked."""
 
     def __init__(self, seconds: float) -> None:
+        """Prepare the call of `wait`, which then makes no objects."""
         self._wanted = ctypes.create_string_buffer(128)
         _libc.sigemptyset(self._wanted)
         _libc.sigaddset(self._wanted, int(signal.SIGCHLD))
         self._timeout = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
 
     def wait(self) -> None:
-        """Return when a child has ended, or the time is over."""
+        """Return when a child has ended, or after `seconds`. The signal is consumed; the child is
+        not reaped."""
         _sigtimedwait(self._wanted, None, self._timeout)
 
 
@@ -310,29 +333,35 @@ class Filter:
     """A seccomp filter, laid out in memory once for all its installations."""
 
     def __init__(self, program: bytes) -> None:
+        """Copy a BPF program into memory that lives as long as this object. Nothing is
+        installed."""
         self._buffer = ctypes.create_string_buffer(program, len(program))
         self._description = _Filter(len(program) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
         self._reference = ctypes.byref(self._description)
 
     def install(self) -> None:
-        """Install the filter on this process and its later children."""
+        """Install the filter on this process and its later children, for good. Needs no_new_privs
+        or CAP_SYS_ADMIN. Raises KernelError."""
         _check(_libc.prctl(PR_SET_SECCOMP, 2, self._reference, 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def end_after_cpu(seconds: float) -> None:
-    """End this process by SIGPROF after `seconds` of processor time; 0 means never."""
+    """End this process by SIGPROF after `seconds` of processor time; 0 undoes this. No Python code
+    runs then, and the exit code is the signal's number."""
     handler = ctypes.cast(_libc._exit, ctypes.c_void_p) if seconds else None
     _libc.signal(int(signal.SIGPROF), handler)
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def raw_syscall(step: str, number: int, *arguments: object) -> int:
-    """Call syscall(2). A failure raises an error that names `step`."""
+    """Call syscall(2) with a number of this architecture and return its result. Raises KernelError
+    that names `step`."""
     return _check(_libc.syscall(number, *arguments), step)
 
 
 def default_thread_stack(size: int) -> None:
-    """Set the default stack size of new threads, which otherwise is the main stack's limit."""
+    """Set the default stack size of new threads, in bytes, which otherwise is the main stack's
+    limit. It does nothing if the C library has no such call."""
     attributes = ctypes.create_string_buffer(256)
     if _libc.pthread_attr_init(attributes) == 0:
         _libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))
@@ -342,6 +371,6 @@ def default_thread_stack(size: int) -> None:
 
 def trim_heap() -> None:
     """Return free pages of the C heap to the kernel, so that no fork copies their page table
-    entries."""
+    entries. It does nothing if the C library has no such call."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)

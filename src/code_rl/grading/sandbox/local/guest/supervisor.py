@@ -46,16 +46,21 @@ class Supervisor:
     """Runs the tests of one job. The worker makes it once; each job uses it in its own process."""
 
     def __init__(self, wanted: confine.Confinement, base_bytes: int, tree: Tree) -> None:
+        """Make the buffers and calls that all jobs share, once before the forks. `base_bytes` is
+        the address space that an interpreter uses before its program."""
         self._wanted, self._base, self._tree = wanted, base_bytes, tree
         self._account, self._others = kernel.ExitRecord(), kernel.ExitRecord()
         self._first_look, self._files = kernel.ChildSignal(FIRST_LOOK_S), kernel.FileState(SOURCE)
 
     def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
         """In a new process: take the job from `channel`, compile, run each test, report, and exit.
+        Never returns. It ends without running the remaining tests after one that changes files.
+        Raises ConnectionError if the host is gone, OSError.
 
-        `directory`: the working directory if /tmp is not private.
+        `directory`: the working directory if /tmp is not private. The process is confined before it
+        compiles the program.
         """
-        job = self._take(channel)
+        job = self._receive_job(channel)
         room = job.file_bytes + job.laid_out_bytes
         confinement = confine.confine_submission(self._wanted, room, directory, job.shows_proc)
         program = self._compile()
@@ -74,15 +79,16 @@ class Supervisor:
 
     def rehearse(self, channel: socket.socket, confinement: confine.TestConfinement) -> TestRun:
         """Do the same for one test, but for what would change this process for good. Return the
-        test's start."""
-        self._take(channel)
+        test's start. `warmup` calls it before the first fork."""
+        self._receive_job(channel)
         run = self._test_run(confinement, self._compile(), f"/{SOURCE}")
         self._once, self._source = False, b""
         self._note_files()
         self._run_one(run)
         return run
 
-    def _take(self, channel: socket.socket) -> wire.JobMessage:
+    def _receive_job(self, channel: socket.socket) -> wire.JobMessage:
+        """Block SIGCHLD, for which `_watch` waits, and return the job. Raises ConnectionError."""
         self._channel = channel
         signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
         self._job = wire.receive_job(channel)
@@ -91,7 +97,9 @@ class Supervisor:
     def _test_run(
         self, confinement: confine.TestConfinement, program: runner.Program, path: str
     ) -> TestRun:
-        """Return the start of each test, ready to be forked."""
+        """Return the start of each test, ready to be forked. It sets the tests' limits on this
+        process and closes its descriptors 0 to 2 (or 3), so it is the last step before the
+        tests."""
         run = TestRun(self._job, self._channel, confinement, program, self._base)
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, path)
         if self._job.fetch:
@@ -100,14 +108,19 @@ class Supervisor:
         return run
 
     def _note_files(self) -> None:
-        """Remember the files that tests find, to see which test changes them."""
+        """Remember the files that tests find, to see which test changes them. The last step before
+        the first test."""
         self._tainted, self._young = False, True
         self._files.note()
         self._laid_out_ns = os.stat(".").st_ctime_ns
 
     def _run_one(self, run: TestRun) -> None:
-        """Run one test to its end. Objects made here are freed, so that every test begins with the
-        same memory."""
+        """Run one test to its end, kill and reap all that it started, and send its report. Objects
+        made here are freed, so that every test begins with the same memory. `_tainted` is True if
+        the next test needs another supervisor.
+
+        Raises RuntimeError if the test's process never became the program.
+        """
         account, others = self._account, self._others
         # In the tick of the kernel's clock in which files were laid out, a change has their ctime.
         if self._young:
@@ -136,7 +149,8 @@ class Supervisor:
             return True
 
     def _watch(self, pid: int) -> int:
-        """Wait for the end of a longer test, and reap it. Return how it ended.
+        """Wait for the end of a longer test, and reap it. Return how it ended: RAN, or killed as
+        OVER_CPU or OVER_WALL. The host is told once if it is idle.
 
         Wall time does not count while the test waits for a processor: between two looks, at the
         second of which a thread could run, only the CPU time counts.
@@ -168,7 +182,8 @@ class Supervisor:
                     return wire.RAN
 
     def _compile(self) -> runner.Program:
-        """Compile the program. If that fails, report it and end this process."""
+        """Compile the program, within 20 CPU seconds and the job's memory. If that fails, report it
+        and end this process with 0; at the CPU limit it ends with SIGPROF's number."""
         job = self._job
         kind = resource.RLIMIT_AS
         _, hard = resource.getrlimit(kind)
@@ -191,7 +206,8 @@ class Supervisor:
         os._exit(0)
 
     def _lay_out_source(self) -> None:
-        """Write the program to a file, for `open(__file__)`."""
+        """Write the program to a read-only file of the working directory, for `open(__file__)`.
+        Raises OSError."""
         self._source = self._job.code.encode("utf-8", "surrogatepass")
         fd = os.open(SOURCE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         with open(fd, "wb") as file:
@@ -199,7 +215,8 @@ class Supervisor:
 
 
 def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:
-    """Kill and reap all processes that the ended test `pid` left. Each is reported with `other`."""
+    """Kill and reap all processes that the ended test `pid` left. Each is reported to the host with
+    `other`, so that its CPU time counts."""
     options = os.WEXITED | os.WNOHANG
     while (ended := other.wait(os.P_ALL, 0, options)) is not None:
         if ended:
@@ -210,11 +227,12 @@ def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.soc
 
 
 def kill_all(pid: int, level: str) -> None:
-    """Kill all processes of the submission except this one. `pid` is the running test, or 0. A
-    process that has just ended is not an error.
+    """Kill all processes of the submission except this one, without waiting. `pid` is the running
+    test, or 0. A process that has just ended is not an error.
 
-    Without a namespace these are the test's process group, which at `landlock` they cannot leave,
-    and orphans that became children of this process.
+    At `full` these are all processes of the PID namespace. Without a namespace these are the test's
+    process group, which at `landlock` they cannot leave, and orphans that became children of this
+    process.
     """
     targets = [-1] if level == confine.FULL else [-pid] * (pid > 0) + _children()
     for target in targets:
@@ -223,6 +241,7 @@ def kill_all(pid: int, level: str) -> None:
 
 
 def _children() -> list[int]:
+    """Return the process ids of this process's children; none if /proc cannot be read."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return [int(word) for word in file.read().split()]
@@ -231,7 +250,8 @@ def _children() -> list[int]:
 
 
 def end_orphans() -> None:
-    """Kill and reap every process that this one inherited from an ended submission."""
+    """Kill and reap every child of this process, with those that it inherits meanwhile from an
+    ended submission."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

@@ -39,8 +39,8 @@ class TestRun:
         program: runner.Program,
         base_bytes: int,
     ) -> None:
-        """Apply the tests' limits to the supervisor. So this must be its last step: the limits
-        would forbid others."""
+        """Apply the tests' limits to the supervisor, for good. So this must be its last step: the
+        limits would forbid others."""
         self._job, self._channel, self._confinement, self._program = (
             job,
             channel,
@@ -72,12 +72,12 @@ class TestRun:
 
     def take_fetched(self) -> None:
         """Take, in the supervisor before the fork, the descriptor for files that are read back. No
-        test gets it."""
+        test gets it. Raises ConnectionError if the host is gone."""
         self._fetched = wire.receive_file(self._channel)[1]
 
     def make_ready(self) -> None:
-        """Free the lowest descriptor numbers for the test, once the supervisor opens no more
-        descriptors."""
+        """Close descriptors 0 to 2 (and 3 for a call), so that the test receives its own under
+        these numbers. The supervisor opens no more descriptors afterwards."""
         for fd in self._places:
             os.close(fd)
 
@@ -97,7 +97,8 @@ class TestRun:
             raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
 
     def child(self) -> NoReturn:
-        """In the forked process: drop the supervisor's resources and become the program."""
+        """In the forked process: drop the supervisor's resources and become the program. Never
+        returns. A failure before the program begins is written for `close`, with exit code 99."""
         try:
             arguments = self._enter()
         except BaseException as error:  # noqa: BLE001 - reported by `close`
@@ -110,8 +111,8 @@ class TestRun:
         runner.run_call(self._program, arguments, VALUE_FD)
 
     def _enter(self) -> bytes:
-        """Take the test's descriptors and limits, and drop all others. Return the input of a
-        call."""
+        """Take the test's descriptors and limits, and close all others. Return the input of a call
+        (none for a script). Raises ConnectionError if the host sent something else, OSError."""
         # The signal module's own function takes three times as long
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         ancillary = self._channel.recvmsg(1, _ROOM)[1]
@@ -130,8 +131,9 @@ class TestRun:
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
-    """Return the writable memory and the address space allowed, in bytes. `base_bytes` is the use
-    of an interpreter before its program."""
+    """Return the writable memory and the address space allowed, in bytes, with room for thread
+    stacks beyond the job's limit unless it is `strict`. `base_bytes` is the use of an interpreter
+    before its program."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
     stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes
@@ -139,7 +141,8 @@ def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
 
 
 def place(fd: int, at: int) -> None:
-    """Move a descriptor to a fixed number."""
+    """Move a descriptor to a fixed number, and close what was there. Standard streams are inherited
+    by exec, others are not."""
     if fd != at:
         os.dup2(fd, at, inheritable=at <= 2)
         os.close(fd)

@@ -58,7 +58,8 @@ class _EndedError(BaseException):
 
 def warm_up(wanted: confine.Confinement) -> None:
     """Run the program's test in this process, with streams of its own, and restore everything
-    afterwards."""
+    afterwards, except that the garbage collector is off. Raises RuntimeError if the test fails, and
+    anything that it raises."""
     kept = {name: sys.modules.get(name) for name in ("__main__", runner.CALL_MODULE)}
     streams, argv, path, recursion = (
         (sys.stdin, sys.stdout, sys.stderr),
@@ -91,8 +92,8 @@ def warm_up(wanted: confine.Confinement) -> None:
 
 @contextlib.contextmanager
 def _harmless() -> Iterator[None]:
-    """Replace, during the block, what gives up rights or descriptors for good, and the file that a
-    supervisor looks at."""
+    """Replace, during the block, what gives up rights or descriptors for good by functions that do
+    nothing, and the file that a supervisor looks at. The block has one thread."""
     replaced = (
         (resource, "setrlimit", lambda *_: None),
         (os, "closerange", lambda *_: None),
@@ -109,7 +110,8 @@ def _harmless() -> Iterator[None]:
 
 
 def _rehearse(tools: supervisor.Supervisor, wanted: confine.Confinement) -> None:
-    """Run the test twice: in a process of its own, and in this one."""
+    """Run the test twice: in a process of its own, and in this one. It replaces `sys.stdin` and
+    `sys.stdout`, which the caller restores. Raises RuntimeError if the program fails."""
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(_INPUT)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.BytesIO()), "utf-8")
     ours, theirs = wire.pair()
@@ -140,6 +142,7 @@ def _rehearse(tools: supervisor.Supervisor, wanted: confine.Confinement) -> None
 
 
 def _end(status: int) -> NoReturn:
+    """Raise _EndedError in place of ending this process."""
     raise _EndedError(status)
 
 

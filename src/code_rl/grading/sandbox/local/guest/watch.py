@@ -21,16 +21,18 @@ class Tree:
     /proc, or -1 without one."""
 
     def __init__(self, proc: int, level: str) -> None:
+        """Use the directory `proc`, which stays open (-1: there is none), at an isolation level."""
         self._proc = proc
         self._all_below = level == confine.FULL
         """True if /proc shows only PID 1, the calling process and its descendants."""
 
     def look(self, test: int) -> tuple[float, bool]:
         """Return the CPU seconds of all processes below the calling one, and of those that they
-        have waited for, with the kernel's tick as precision; and whether one of their threads has a
+        have waited for, with the kernel's tick as precision; and True if one of their threads has a
         processor or waits for one.
 
-        Without a /proc, return the seconds of the process `test` only, and False.
+        Without a /proc, return the seconds of the process `test` only, and False. Never raises for
+        a process that has just ended.
         """
         if self._proc >= 0:
             pids = self._descendants()
@@ -44,12 +46,15 @@ class Tree:
             return 0.0, False
 
     def memory_bytes(self) -> int:
-        """Return the private and shared memory of all these processes."""
+        """Return the bytes of private and shared memory of all processes below the calling one.
+        Needs a /proc."""
         # Any thread of a process shows its memory, until that thread has ended.
-        each = (map(self._held, self._threads(pid)) for pid in self._descendants())
+        each = (map(self._memory_of, self._threads(pid)) for pid in self._descendants())
         return sum(next(filter(None, threads), 0) for threads in each)
 
-    def _held(self, thread: str) -> int:
+    def _memory_of(self, thread: str) -> int:
+        """Return the bytes of private and shared memory that a thread's status shows; 0 if it has
+        ended."""
         held, status = 0, self._text(f"{thread}/status")
         for kind in ("\nRssAnon:", "\nRssShmem:"):
             words = status.partition(kind)[2].split(maxsplit=1)
@@ -71,12 +76,13 @@ class Tree:
         return found
 
     def _threads(self, pid: str) -> list[str]:
+        """Return the /proc paths of a process's threads; none if it has ended."""
         tasks = f"{pid}/task"
         return [f"{tasks}/{thread}" for thread in self._read(tasks, _names) or ()]
 
     def _stat(self, pid: str) -> list[str]:
-        """The fields after the name: state, parent, ..., from the twelfth on user, system,
-        children's user and children's system ticks."""
+        """Return the fields after the name: state, parent, ..., from the twelfth on user, system,
+        children's user and children's system ticks. They are "0" for a process that has ended."""
         fields = self._text(f"{pid}/stat").rpartition(")")[2].split()
         return fields if len(fields) > 14 else ["0"] * 15
 
@@ -103,8 +109,8 @@ def _names(directory: int) -> list[str]:
 
 
 def open_tree(level: str) -> Tree:
-    """Return the tree for the processes forked from here. At `full` it uses an unmounted /proc of
-    the caller's PID namespace. Raises OSError."""
+    """Return the tree for the processes forked from here; it keeps a descriptor of /proc. At `full`
+    it uses an unmounted /proc of the caller's PID namespace. Raises OSError."""
     if level == confine.FULL:
         return Tree(kernel.detached_proc(), level)
     return Tree(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), level)

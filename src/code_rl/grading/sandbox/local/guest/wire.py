@@ -89,12 +89,13 @@ class ExitReport(NamedTuple):
 
 
 def record(kind: int, text: bytes = b"") -> bytes:
-    """Return a record as a datagram."""
+    """Return a record, of a `kind` that is no exit report, as a datagram."""
     return bytes([kind]) + text
 
 
 def unpack(datagram: bytes) -> Record | ExitReport:
-    """Decode one datagram. Raises ValueError for an unknown one."""
+    """Decode one datagram of the guest, which is not trusted. Raises ValueError for an unknown
+    one."""
     if datagram[:1] in (b"\1", b"\2") and len(datagram) == ACCOUNT_BYTES:
         kind, cause, tainted, how, status, *numbers = _ACCOUNT.unpack(datagram)
         user_s, user_us, system_s, system_us, peak_kb, *times = numbers
@@ -110,13 +111,15 @@ def unpack(datagram: bytes) -> Record | ExitReport:
 
 
 def exit_code(datagram: bytes) -> int:
-    """Return the exit code of a supervisor, as its worker reports it."""
+    """Return the exit code of a supervisor, negative for a signal, as its worker reports it. Raises
+    struct.error for a datagram of another length."""
     (code,) = ENDED.unpack(datagram)
     return KILLED - code if code > KILLED else int(code)
 
 
 def job_datagrams(job: JobMessage) -> Iterator[bytes]:
-    """Yield the datagrams of a job, in order."""
+    """Yield the datagrams of a job, in order, of at most CHUNK bytes and a mark; `receive_job`
+    reads them."""
     message = marshal.dumps(tuple(job))
     for at in range(0, len(message), CHUNK):
         last = at + CHUNK >= len(message)
@@ -124,7 +127,8 @@ def job_datagrams(job: JobMessage) -> Iterator[bytes]:
 
 
 def file_datagram(path: str) -> bytes:
-    """Return the datagram that is sent with the descriptor of a file's content."""
+    """Return the datagram that is sent with the descriptor of a file's content; `path` is relative
+    to the test's directory. `receive_file` reads it."""
     return bytes([_FILE]) + path.encode("utf-8", "surrogateescape")
 
 
@@ -133,7 +137,8 @@ CASE_DATAGRAM = bytes([_CASE])
 
 
 def receive_job(channel: socket.socket) -> JobMessage:
-    """Return the job, in the supervisor. Raises ConnectionError if the host is gone."""
+    """Return the job, in the supervisor. Raises ConnectionError if the host is gone. It unmarshals,
+    so `channel` must be the host's."""
     parts = []
     while True:
         datagram = channel.recv(CHUNK + 1)
@@ -146,7 +151,8 @@ def receive_job(channel: socket.socket) -> JobMessage:
 
 
 def receive_file(channel: socket.socket) -> tuple[str, int]:
-    """Return the path and the descriptor of the next file."""
+    """Return the path and the descriptor of the next file; the caller closes it. Raises
+    ConnectionError if the host is gone."""
     datagram, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
     if not datagram:
         raise ConnectionError
@@ -154,6 +160,6 @@ def receive_file(channel: socket.socket) -> tuple[str, int]:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends that carry whole datagrams. One of CHUNK bytes fits the kernel's
-    default buffer."""
+    """Return two connected ends that carry whole datagrams; the caller closes both. One of CHUNK
+    bytes fits the kernel's default buffer."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -26,7 +26,8 @@ class Worker:
     def __init__(
         self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str
     ) -> None:
-        """`directory` is where working directories are made if /tmp is not private."""
+        """Open what `serve` needs. `base_bytes` is the use of an interpreter before its program;
+        `directory` is where working directories are made if /tmp is not private."""
         self._control, self._wanted, self._directory = control, wanted, directory
         self._log = os.dup(2)
         try:
@@ -36,7 +37,8 @@ class Worker:
         self._tools = supervisor.Supervisor(wanted, base_bytes, tree)
 
     def serve(self) -> NoReturn:
-        """Run submissions; never returns."""
+        """Run submissions, one at a time, until `control` closes; then remove the directory and end
+        this process. Never returns."""
         select.select([self._control], [], [])
         if self._wanted.level == confine.FULL:
             # The host has now put this process into its control group: make that group the root
@@ -52,8 +54,9 @@ class Worker:
         os._exit(0)
 
     def _run_one(self, clone: kernel.Clone, *, real: bool) -> None:
-        """Run one submission to its end. The few objects made here are freed, so that every
-        submission begins with the same memory."""
+        """Run one submission to its end and tell the host how its supervisor ended. With `real`
+        False only fork. The few objects made here are freed, so that every submission begins with
+        the same memory."""
         pid = clone.fork()
         if pid == 0:
             self._begin() if real else os._exit(0)
@@ -62,7 +65,8 @@ class Worker:
             self._control.send(ended)
 
     def _begin(self) -> NoReturn:
-        """In the forked process: take the channel of the submission, and supervise it."""
+        """In the forked process: take the channel of the submission, and supervise it. Never
+        returns."""
         word, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         if word != wire.START:
             os._exit(0)
@@ -75,7 +79,7 @@ class Worker:
 
     def _attend(self, channel: socket.socket) -> NoReturn:
         """Watch a submission's supervisor where no namespace contains its processes, and leave
-        nothing behind. Exit with the supervisor's status.
+        nothing behind. Exit with the supervisor's status; never returns.
 
         The supervisor is killed when the host closes the submission's channel, or when the worker
         is closed or dead. This process outlives all three, so that it can clean up.
@@ -99,7 +103,8 @@ class Worker:
         os._exit(status if status >= 0 else wire.KILLED - status)
 
     def _supervise(self, channel: socket.socket, directory: str) -> NoReturn:
-        """Run tests until the host is gone; any other end is logged for it."""
+        """Run tests until the host is gone; any other end is logged on stderr, with exit code 98.
+        Never returns."""
         try:
             self._tools.supervise(channel, directory)
         except (ConnectionError, BrokenPipeError):  # the host is gone, or has no more tests
@@ -113,7 +118,8 @@ class Worker:
 def start(
     control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str
 ) -> NoReturn:
-    """Become a worker, in a process just forked by the zygote."""
+    """Become a worker, in a process just forked by the zygote. Never returns: it ends with 0 when
+    the host is gone, with 97, and a line on stderr, after an error."""
     try:
         kernel.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

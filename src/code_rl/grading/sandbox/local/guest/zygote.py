@@ -34,7 +34,9 @@ _NEEDED_LIMITS = (
 
 
 def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
-    """Run the zygote whose channel to the host is `control`."""
+    """Run the zygote whose channel to the host is `control`, and never return. It tells the host
+    READY once the isolation was tried and the interpreter is warm, or REFUSED or FAILED with the
+    reason; then it forks workers."""
     control = socket.socket(fileno=_reserve_descriptors(control.detach()))
     in_the_way = _lift_limits()
     if in_the_way:
@@ -61,8 +63,8 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _lift_limits() -> str:
-    """Lift inherited hard limits (`ulimit`) where allowed. Return the remaining limits that tests
-    would exceed."""
+    """Lift inherited hard limits (`ulimit`) of this process where allowed. Return a message about
+    the first one that tests would exceed, or ""."""
     for kind, needed, name in _NEEDED_LIMITS:
         soft, hard = resource.getrlimit(kind)
         if hard == resource.RLIM_INFINITY:
@@ -82,7 +84,7 @@ def _lift_limits() -> str:
 
 def _reserve_descriptors(control_fd: int) -> int:
     """Occupy the descriptor numbers of tests, so that the zygote never uses them. Return the new
-    number of the channel."""
+    number of the channel, which stays open."""
     while control_fd in testrun.RESERVED:
         control_fd = os.dup(control_fd)
     for number in testrun.RESERVED:
@@ -95,7 +97,8 @@ def _reserve_descriptors(control_fd: int) -> int:
 
 
 def _trial(wanted: confine.Confinement) -> None:
-    """Apply a worker's and a submission's confinement once. Raises OSError as they do."""
+    """Apply a worker's and a submission's confinement once, in processes that end. Raises
+    KernelError with the refused step."""
     reader, writer = os.pipe()
     pid, directory = _fork_worker(wanted, 0)
     if pid == 0:
@@ -121,7 +124,7 @@ def _trial(wanted: confine.Confinement) -> None:
 
 def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
     """Fork worker `number`. Return its process id (0 in the worker), and where its working
-    directories will be if /tmp is not private."""
+    directories will be if /tmp is not private, else "". Raises OSError."""
     uid = confine.FIRST_UID + (_uids + number) % confine.UIDS if wanted.own_uids else None
     directory = files.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
     return confine.fork_worker(wanted, uid), directory
@@ -132,8 +135,13 @@ _uids = int.from_bytes(os.urandom(4), "big")
 
 
 def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:
-    """Leave the interpreter as a program expects it: its own modules, a clean path, and none of our
-    modules in `sys.modules`."""
+    """Leave the interpreter as a program expects it: its own modules, the packages of `preload`, a
+    clean path, and none of our modules in `sys.modules`. Our code still runs, but imports nothing
+    of ours afterwards.
+
+    The state is the same in every run: generators are seeded, and the collector is frozen and off
+    at the end.
+    """
     # PYTHONHOME told an interpreter without a name where it was installed
     os.environ.pop("PYTHONHOME", None)
     ours = os.path.abspath(__file__).split("/code_rl/")[0]
@@ -175,7 +183,8 @@ def _add_site_builtins() -> None:
 
 
 def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | int) -> None:
-    """Answer the host, or end silently if the host is gone."""
+    """Send the host a message of a kind and its parts, or end this process, with its directories,
+    if the host is gone."""
     try:
         control.send(marshal.dumps(message))
     except (BrokenPipeError, ConnectionResetError):
@@ -183,8 +192,11 @@ def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | i
 
 
 def _leave(wanted: confine.Confinement) -> NoReturn:
-    """End, together with the workers. Remove working directories first if they are in the host's
-    file system."""
+    """End, together with the workers, which the kernel or the closed channel ends. Never returns.
+
+    Working directories in the host's file system are removed first, if the workers end within two
+    seconds. Otherwise SIGALRM ends this process, and the host removes them.
+    """
     if wanted.scratch:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_GRACE_S)
@@ -196,7 +208,8 @@ def _leave(wanted: confine.Confinement) -> NoReturn:
 
 
 def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int) -> NoReturn:
-    """Fork a confined worker per message, hand it the host's socket, until the host is gone."""
+    """Fork a confined worker per message, hand it the host's socket, and answer SPAWNED with its
+    id, or FAILED, until the host is gone. Never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number = 0

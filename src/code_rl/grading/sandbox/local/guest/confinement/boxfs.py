@@ -22,12 +22,14 @@ _NULL = "/dev/null"
 
 
 def _programs(readable: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the paths of the machine that commands may read and execute, those that exist."""
     settings = (path for pattern in _SETTINGS for path in sorted(glob.glob(pattern)))
     return tuple(path for path in (*_SYSTEM, *settings, *readable) if os.path.exists(path))
 
 
 def enter_root(config: dict[str, Any]) -> None:
-    """Build the root of a box at `full`, and enter it."""
+    """Build the root of a box at `full`, and enter it. A `writable` directory is a link to one
+    below /box. Raises KernelError."""
     writable = config["writable"]
     sources = rootfs.Sources((), (), _programs(config["readable"]), ())
     links = tuple((path, f"/box{path}") for path in writable)
@@ -44,23 +46,29 @@ class Rooted:
     """The init, the leader and the fork between them count as processes of the box's user."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        """Prepare the filters; nothing is mounted before `start`."""
         self._disk_bytes, self._writable = config["disk_bytes"], config["writable"]
         self._filters = _filters(frozen=False)
 
     def start(self) -> None:
-        """Mount the box's own directory, in the init."""
+        """Mount the box's own directory, in the init, with its quota, and make the writable ones in
+        it. Raises OSError."""
         _mount("/box", self._disk_bytes)
         for path in self._writable:
             os.mkdir(f"/box{path}")
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that name the directories of the next command."""
+        """Return the variables HOME and TMPDIR of the next command. Nothing is made."""
         return {"HOME": "/box", "TMPDIR": _TMP}
 
     def confine_leader(self, home_read_only: bool) -> None:
         """Mount a command's /proc and empty /tmp, unless that is in the box's directory, and give
-        up all rights. With `home_read_only` the command starts in /tmp and cannot change the box's
-        directory."""
+        up all rights; the command inherits this. With `home_read_only` the command starts in /tmp
+        and cannot change the box's directory. Raises KernelError.
+
+        Capabilities are dropped after the mounts, and the filter, which forbids further steps,
+        comes last.
+        """
         rootfs.mount_private_proc()
         if not os.path.islink(_TMP):
             _mount(_TMP, self._disk_bytes)
@@ -89,7 +97,8 @@ class Landlocked:
     namespaces = own_processes = 0
 
     def __init__(self, config: dict[str, Any], uid: int | None) -> None:
-        """Make the box's own directory. Raises KernelError without a user id for it."""
+        """Make the box's own directory, for its user. Raises KernelError without a user id for it
+        or if others cannot reach it, OSError without a /proc that lists children."""
         self._scratch = config["scratch"]
         if uid is None or not confine.others_can_reach(os.path.dirname(self._scratch)):
             step = "a user id of its own (for root, and a temporary directory that all may enter)"
@@ -101,21 +110,29 @@ class Landlocked:
         self._filters = _filters(frozen=True)
 
     def start(self) -> None:
-        """Become the parent of the orphans of commands."""
+        """Become the parent of the orphans of commands. Raises KernelError."""
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that name the directories of the next command, which are made."""
+        """Return the variables that name the directories of the next command. Its temporary
+        directory is made by this call, one for each command."""
         self._tmp = files.make_room(self._scratch, next(self._numbers), self._uid)
         return {"HOME": self._home, "TMPDIR": self._tmp}
 
     def confine_leader(self, home_read_only: bool) -> None:  # noqa: ARG002 - as Rooted has it
-        """Become the parent of the command's orphans, so that their CPU time is counted."""
+        """Become the parent of the command's orphans, so that their CPU time is counted. The leader
+        stays root; `home_read_only` is for `confine_command`. Raises KernelError."""
         self._leader = os.getpid()
         self.start()
 
     def confine_command(self, home_read_only: bool) -> None:
-        """Become the box's user, who reaches nothing but programs and the box's directories."""
+        """Become the box's user, who reaches nothing but programs and the box's directories. Raises
+        OSError.
+
+        The order matters: the rules are made while this process is root and can open all paths,
+        then the user is taken, and then they apply. The filter, which forbids further steps, comes
+        last.
+        """
         self._end_with_leader()
         fixed, free = ((self._home,), ()) if home_read_only else ((), (self._home,))
         rules = landlock.ruleset(
@@ -129,7 +146,8 @@ class Landlocked:
         self._filters[home_read_only].install()
 
     def end_command(self) -> None:
-        """End the processes that a command left, and remove its temporary directory."""
+        """Kill all processes of the box's user, reap those of the command, and remove its temporary
+        directory."""
         confine.end_user(self._uid)
         while True:
             try:
@@ -139,19 +157,23 @@ class Landlocked:
         files.remove_directory(self._tmp)
 
     def remove(self) -> None:
-        """End the processes of the box and remove its directories, whatever its init has left."""
+        """Kill the processes of the box and remove its directories, whatever its init has left. The
+        keeper, which is root, calls it."""
         confine.end_user(self._uid)
         files.remove_directory(self._scratch)
 
     def _end_with_leader(self) -> None:
+        """Have the kernel kill this process when its leader ends, and end it if that has happened
+        already."""
         kernel.die_with_parent()
         if os.getppid() != self._leader:
             os._exit(1)
 
 
 def _filters(frozen: bool) -> dict[bool, kernel.Filter]:
-    """Return the filter of a command by whether it is judged. With `frozen`, a judged one has no
-    calls by which it could tell later tests something that Landlock does not cover."""
+    """Return the filter of a command by whether it is judged, that is, runs with a read-only home.
+    With `frozen`, a judged one has no calls by which it could tell later tests something that
+    Landlock does not cover."""
     return {
         judged: kernel.Filter(seccomp.box_filter(os.uname().machine, judged, frozen and judged))
         for judged in (False, True)

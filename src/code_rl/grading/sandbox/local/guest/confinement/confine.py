@@ -39,8 +39,9 @@ class Confinement(NamedTuple):
 
 
 def confine_zygote(wanted: Confinement, enter: Callable[[], None] | None = None) -> Confinement:
-    """Enter the read-only root (full). Return the confinement that was available. Raises
-    KernelError naming the refused step. `enter` builds another root than that of Python programs.
+    """Enter the read-only root (full), for good. Return the confinement that was available, with
+    `own_uids` and `may_fork` set. Raises KernelError naming the refused step. `enter` builds
+    another root than that of Python programs (None: that one).
 
     A zygote that is root stays root, since only root can give each worker its own user id; it sees
     only the new root directory. The zygote never runs a program.
@@ -62,7 +63,8 @@ def confine_zygote(wanted: Confinement, enter: Callable[[], None] | None = None)
 
 
 def fork_worker(wanted: Confinement, uid: int | None) -> int:
-    """Fork a worker, a child of this process. Return its PID, and 0 in the worker.
+    """Fork a worker, a child of this process. Return its PID, and 0 in the worker. Raises
+    KernelError, in this process, if a step is refused at `full`; at `landlock` in the worker.
 
     At `full` and `landlock` it takes the user id `uid`, unless that is None. At `full` it is PID 1
     of its own PID namespace and has every capability in its own user namespace, with its own
@@ -106,16 +108,20 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
 
 
 def submission_namespaces(level: str) -> int:
-    """Return the namespace flags of a submission's supervisor."""
+    """Return the namespace flags of a submission's supervisor: new PIDs and mounts at `full`, else
+    none."""
     return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
 def confine_submission(
     wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool
 ) -> TestConfinement:
-    """Take the last steps in the supervisor, before it reads anything hostile.
+    """Take the last steps in the supervisor, before it reads anything hostile. They last until its
+    end. Return the further steps of each test. Raises KernelError.
 
-    `directory`: working directory if /tmp is not private. `shows_proc`: the program needs /proc.
+    `file_bytes`: the size of a private /tmp (64 MiB at least). `directory`: working directory if
+    /tmp is not private. `shows_proc`: the program needs /proc. Mounts come before the loss of
+    capabilities, and the filter comes last.
     """
     kernel.die_with_parent()
     if wanted.level == FULL:
@@ -147,6 +153,8 @@ class TestConfinement:
     supervisor."""
 
     def __init__(self, wanted: Confinement) -> None:
+        """Find out what the level has for tests. Nothing is confined before `enter`. Raises
+        KernelError at `landlock` without Landlock."""
         self._level, self._may_fork = wanted.level, wanted.may_fork
         self._scoped = wanted.level == LANDLOCK and landlock.version() >= landlock.SCOPING_SIGNALS
         self.counts_processes = wanted.level == FULL or (
@@ -157,7 +165,8 @@ class TestConfinement:
         """The worker, the supervisor and its parent (if any) are counted with the tests."""
 
     def enter(self) -> None:
-        """Confine the process that was just forked; at `full` there is nothing left to do."""
+        """Confine the process that was just forked, and its children, for good; at `full` there is
+        nothing left to do. Raises KernelError."""
         if self._level == FULL:
             return
         os.setpgid(0, 0)  # all its processes stay in this group, which is killed at the end
@@ -172,6 +181,8 @@ SUBMISSION_FILTER = kernel.Filter(seccomp.program_filter(os.uname().machine))
 
 
 def _may_unshare_mounts() -> bool:
+    """Return True after moving this process into a mount namespace of its own, False if that is
+    refused."""
     try:
         kernel.unshare(kernel.NEWNS, "unshare(CLONE_NEWNS)")
     except kernel.KernelError:
@@ -192,14 +203,16 @@ def _may_change_user() -> bool:
 
 
 def take_user(uid: int) -> None:
-    """Take a user id for good, and no group but the one of the same number."""
+    """Take a user id for good, and no group but the one of the same number. Raises OSError. The
+    kernel then forgets PR_SET_PDEATHSIG and makes the process undumpable."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def end_user(uid: int) -> None:
-    """Kill all processes of a worker's user at one moment. Call it as root.
+    """Kill all processes of a worker's user at one moment, without waiting for their end. Call it
+    as root; without the right it does nothing.
 
     It is done by a process that may signal them, and that they may not: only its effective user id
     is theirs.
@@ -217,8 +230,9 @@ def end_user(uid: int) -> None:
 
 
 def _become(uid: int | None, wanted: Confinement) -> None:
-    """Take the user id for good. At `landlock` an interpreter that only root can reach stays
-    readable; Landlock restricts the rest."""
+    """Take the user id for good (None: keep the present one) and, at `landlock`, give up all
+    capabilities. There an interpreter that only root can reach stays readable by one that is kept;
+    Landlock restricts the rest. Raises OSError."""
     if uid is None:
         return
     reachable = wanted.level == FULL or (
@@ -237,8 +251,9 @@ def _become(uid: int | None, wanted: Confinement) -> None:
 
 
 def _new_user_namespace(proc: int, more: int, inside: int) -> None:
-    """Enter a user namespace in which this process has every capability. Outside it keeps its
-    present, unprivileged identity."""
+    """Enter a user namespace, and those of the flags `more`, in which this process has the user id
+    `inside` and every capability. Outside it keeps its present, unprivileged identity. `proc` is a
+    descriptor of a /proc. Raises KernelError."""
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.NEWUSER | more, "unshare(CLONE_NEWUSER)")
     for name, text in (
@@ -257,7 +272,8 @@ def _new_user_namespace(proc: int, more: int, inside: int) -> None:
 
 
 def others_can_reach(path: str) -> bool:
-    """Return True if users other than the owner can read `path`."""
+    """Return True if users other than the owner can read the file, or enter the directory, `path`,
+    through all its parents. Raises OSError if it is missing."""
     while True:
         wanted = stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH
         if not os.stat(path).st_mode & wanted:

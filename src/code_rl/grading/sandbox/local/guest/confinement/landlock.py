@@ -34,7 +34,8 @@ def version() -> int:
 
 def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...], executable: bool = False) -> int:
     """Return the descriptor of a rule set: these paths (`executable` or not), no TCP, no signals or
-    abstract sockets to the outside.
+    abstract sockets to the outside. Paths that do not exist are left out. It applies to nothing
+    before `restrict`, which closes it.
 
     Restricting signals needs version 6, TCP version 4; the seccomp filters refuse both anyway.
     Raises KernelError.
@@ -56,18 +57,21 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...], executable: b
 
 
 def restrict(rules: int) -> None:
-    """Confine this process and its later children to a rule set, and close it. Raises
-    KernelError."""
+    """Confine this process and its later children to a rule set, for good, and close it in this
+    process. Needs no_new_privs or CAP_SYS_ADMIN. Raises KernelError."""
     kernel.raw_syscall("landlock_restrict_self", _RESTRICT, rules, 0)
     os.close(rules)
 
 
 def _size(abi: int) -> int:
+    """Return the bytes of the kernel's ruleset attributes in a Landlock version, which refuses
+    more."""
     return 24 if abi >= SCOPING_SIGNALS else 16 if abi >= 4 else 8
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Allow `rights` below `path`; a path that does not exist is left out."""
+    """Add to a rule set that `rights` are allowed at and below `path`; a path that does not exist
+    is left out. A file gets only the rights that files have. Raises KernelError."""
     # Without stat(2): a large number in its result (the machine's number of processes, for /proc)
     # would change the addresses of later allocations.
     try:

@@ -40,9 +40,12 @@ def enter(
     empty: tuple[str, ...] = ("tmp", "etc", "proc"),
     links: tuple[tuple[str, str], ...] = (),
 ) -> None:
-    """Build a read-only root and make it this process's root directory. Needs CAP_SYS_ADMIN in its
-    mount namespace. `empty` names directories that it has in any case, `links` are links in it and
-    their targets."""
+    """Build a read-only root and make it this process's root directory, for good. Needs
+    CAP_SYS_ADMIN in its mount namespace, which must be its own. `empty` names directories that it
+    has in any case, `links` are links in it and their targets. Raises KernelError, OSError.
+
+    The host's /proc is still in it: `cover_proc` covers it before any program runs.
+    """
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     loader_cache = _read(_LOADER_CACHE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -80,7 +83,8 @@ def enter(
 
 
 def mount_private_tmp(size: int) -> None:
-    """Cover /tmp with an empty tmpfs of `size` bytes and make it the working directory."""
+    """Cover /tmp with an empty tmpfs of `size` bytes and make it the working directory. It is not
+    executable and ends with the mount namespace. Raises KernelError."""
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_NOATIME
     options = f"size={size},nr_inodes=4096,mode=700"
     kernel.mount("tmpfs", "/tmp", "tmpfs", flags, options)  # noqa: S108
@@ -88,19 +92,20 @@ def mount_private_tmp(size: int) -> None:
 
 
 def cover_proc() -> None:
-    """Cover /proc with an empty directory."""
+    """Cover /proc with an empty, read-only directory. Raises KernelError."""
     kernel.mount("tmpfs", "/proc", "tmpfs", _PROC_FLAGS, "size=4k,nr_inodes=2,mode=555")
 
 
 def mount_private_proc() -> None:
-    """Cover /proc with one that shows only this PID namespace's processes, if the kernel allows
-    it."""
+    """Cover /proc with a read-only one that shows only this PID namespace's processes; if the
+    kernel refuses, /proc stays as it is."""
     with contextlib.suppress(kernel.KernelError):
         kernel.mount("proc", "/proc", "proc", _PROC_FLAGS, "hidepid=invisible,subset=pid")
 
 
 def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """Return the same paths for a level that has no root of its own."""
+    """Return the paths of the interpreter, its libraries, `packages` (name, path) and devices, for
+    a level that has no root of its own."""
     sources = find_sources(packages)
     return (
         *sources.interpreter,
@@ -111,8 +116,8 @@ def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def find_sources(packages: tuple[tuple[str, str], ...]) -> Sources:
-    """Return the files that the running interpreter needs. The zygote calls it before it enters the
-    root."""
+    """Return the files of this machine that the running interpreter needs, and these `packages`
+    (name, path). The zygote calls it before it enters the root."""
     standard = os.path.dirname(os.__file__)
     prefix = sys.base_prefix
     system = prefix in ("/usr", "/")
@@ -123,6 +128,8 @@ def find_sources(packages: tuple[tuple[str, str], ...]) -> Sources:
 
 
 def _library_directories() -> tuple[str, ...]:
+    """Return the directories of shared libraries and their data that exist here: Debian's for this
+    machine's architecture, else the usual ones."""
     triplet = f"{os.uname().machine}-linux-gnu"
     if os.path.isdir(f"/usr/lib/{triplet}"):
         wanted = [f"/usr/lib/{triplet}", f"/lib/{triplet}", "/lib64", "/usr/lib64"]
@@ -132,8 +139,8 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def _show(source: str, target: str) -> None:
-    """Mount `source` read-only at `target`, unless it is already there through a parent or a
-    link."""
+    """Mount `source` read-only at `target`, which is made, unless it is already there through a
+    parent or a link. Raises KernelError, OSError."""
     real = os.path.realpath(source)
     if source.count("/") == 2 and real != source and source.startswith("/lib"):
         source = real
@@ -152,6 +159,7 @@ def _touch(path: str) -> None:
 
 
 def _read(path: str) -> bytes:
+    """Return a file's bytes, none if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

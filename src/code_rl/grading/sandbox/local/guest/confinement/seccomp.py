@@ -81,7 +81,9 @@ Instruction = tuple[int, int, int, int]
 
 
 def program_filter(machine: str) -> bytes:
-    """Return the filter of a submission, installed in its supervisor and inherited by its tests."""
+    """Return the filter of a submission, installed in its supervisor and inherited by its tests, as
+    BPF for `machine` (x86_64 or aarch64). Raises KeyError for another machine. Refused calls fail
+    with an errno; only a call of another architecture kills."""
     special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, _SIGCHLD, _EPERM, _ALLOW))
@@ -107,8 +109,9 @@ def program_filter(machine: str) -> bytes:
 
 
 def box_filter(machine: str, timed: bool, frozen: bool) -> bytes:
-    """Return the filter of a command in a box: exec, sessions and signal handlers are allowed;
-    sockets, namespaces, mounts, tracing, keys and the like stay refused.
+    """Return the filter of a command in a box, as BPF: exec, sessions and signal handlers are
+    allowed; sockets, namespaces, mounts, tracing, keys and the like stay refused. Raises KeyError
+    for another machine than x86_64 and aarch64.
 
     If the command is `timed`, it cannot ignore the end of its children, which would hide their CPU
     time: the action of SIGCHLD stays as it is, and the call succeeds, as runtimes expect. If it is
@@ -132,12 +135,13 @@ def box_filter(machine: str, timed: bool, frozen: bool) -> bytes:
 
 
 def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
-    """Return a second filter for one test without namespaces.
+    """Return a second filter for one test without namespaces, as BPF, in addition to
+    `program_filter`.
 
     It denies other process groups, other processes' CPU clocks, and calls that change files without
     opening them for writing. Landlock does not cover these calls, and the program may own files
     outside. With `pid`, signals reach only this process or its group; without it (None) Landlock
-    restricts them. Without `may_fork` the test has one process.
+    restricts them. Without `may_fork` the test has one process, which may have threads.
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
@@ -161,6 +165,8 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
 
 
 def _prologue(machine: str) -> list[Instruction]:
+    """Return the instructions that kill a call of another architecture (x32 included) and load the
+    call's number, which the following blocks compare."""
     code = [(_LOAD, 0, 0, _ARCH_AT), (_JUMP_EQ, 1, 0, _AUDIT_ARCH[machine]), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NR_AT))
     if machine == "x86_64":
@@ -175,10 +181,14 @@ def _argument(index: int) -> Instruction:
 
 
 def _block(number: int, body: list[Instruction]) -> list[Instruction]:
+    """Return `body`, run only for the call of this number. It must end in a verdict, since it may
+    load another word."""
     return [(_JUMP_EQ, 0, len(body), number), *body]
 
 
 def _refused(names: Iterable[str], machine: str) -> list[Instruction]:
+    """Return the filter that refuses these calls with EPERM; names that `machine` does not have are
+    left out."""
     known = numbers(ALLOWED, machine) | numbers(CONDITIONAL, machine)
     refusals = (_block(known[name], [(_RETURN, 0, 0, _EPERM)]) for name in names if name in known)
     return list(chain.from_iterable(refusals))
@@ -203,12 +213,14 @@ def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
 
 
 def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
+    """Return the filter that allows the call if its argument number `index` is one of `values`,
+    else answers `otherwise`."""
     return [_argument(index), *_one_of(values, _ALLOW), (_RETURN, 0, 0, otherwise)]
 
 
 def _pair_of_connected() -> list[Instruction]:
-    """Return the filter that allows only permanently connected sockets; others could address
-    sockets in the file system."""
+    """Return the filter of `socketpair` that allows only permanently connected Unix sockets; others
+    could address sockets in the file system."""
     kinds = [
         (_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF),
         *_one_of(_CONNECTED, _ALLOW),
@@ -218,13 +230,16 @@ def _pair_of_connected() -> list[Instruction]:
 
 
 def _own_clock() -> list[Instruction]:
+    """Return the filter that allows the system's clocks and the caller's own CPU clocks, and
+    answers EINVAL for another process's."""
     own = [*_one_of(_OWN_CLOCKS, _ALLOW), (_RETURN, 0, 0, _BAD_CLOCK)]
     return [_argument(0), (_JUMP_GE, 0, len(own), _DYNAMIC_CLOCK), *own, (_RETURN, 0, 0, _ALLOW)]
 
 
 def _ranges(machine: str, more: dict[str, int] | None = None) -> list[tuple[int, int]]:
     """Return (first number, verdict) of each run of equal verdicts, ascending from 0. `more` are
-    further allowed calls."""
+    further allowed calls (None: none). Unlisted calls have ENOSYS; if a call is in several tables,
+    allowing wins."""
     verdicts = dict.fromkeys(numbers(REFUSED, machine).values(), _EPERM)
     verdicts.update(dict.fromkeys(numbers(UNSUPPORTED, machine).values(), _UNSUPPORTED))
     verdicts.update(dict.fromkeys(numbers(ALLOWED, machine).values(), _ALLOW))
@@ -238,6 +253,8 @@ def _ranges(machine: str, more: dict[str, int] | None = None) -> list[tuple[int,
 
 
 def _tree(runs: list[tuple[int, int]]) -> list[Instruction]:
+    """Return a binary search over runs of equal verdicts for the loaded number. Raises ValueError
+    if a branch has more instructions than one jump can skip."""
     if len(runs) == 1:
         return [(_RETURN, 0, 0, runs[0][1])]
     middle = len(runs) // 2
@@ -248,6 +265,7 @@ def _tree(runs: list[tuple[int, int]]) -> list[Instruction]:
 
 
 def _assemble(code: list[Instruction]) -> bytes:
+    """Return the instructions in the kernel's form, `struct sock_filter`."""
     return b"".join(
         struct.pack("HBBI", operation, yes, no, constant) for operation, yes, no, constant in code
     )
