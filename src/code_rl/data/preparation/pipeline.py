@@ -55,7 +55,7 @@ def _check(config: PrepareConfig) -> Dataset:
     if "deduplicate" in config.stages:
         require("data", "the stage deduplicate", "rensa")
     out = Path(config.out).expanduser()
-    check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
+    check_out(out, _is_prepare, "earlier prepare")
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not os.access(parent, os.W_OK):
         raise ConfigError(
@@ -69,6 +69,11 @@ def _check(config: PrepareConfig) -> Dataset:
     source = open_source(config.dataset)
     check_replaced(config, source)
     return source
+
+
+def _is_prepare(out: Path) -> bool:
+    """Return True if a folder has the work or the splits of an earlier prepare."""
+    return (out / WORK / "lock").is_file() or read_prepared(out) is not None
 
 
 async def _run_stages(workspace: Workspace, view: View) -> int:
