@@ -200,6 +200,13 @@ def test_languages_that_are_not_known_are_refused_by_name(server: ServerProcess,
     assert repr(language) in answer["message"]
 
 
+def test_a_language_that_the_level_does_not_run_is_an_answer():
+    with ServerProcess(isolation="none") as server:
+        status, answer = post(server, {"code": "int main() {}", "language": "cpp"})
+    assert (status, answer["status"], answer["run_result"]) == (200, "SandboxError", None)
+    assert "isolation" in answer["message"]
+
+
 @pytest.mark.skipif(shutil.which("g++", path="/usr/bin") is None, reason="g++ is not installed")
 def test_programs_of_other_languages_are_compiled_and_run(server: ServerProcess):
     require_boxes()

@@ -90,8 +90,9 @@ class Programs:
         return _Program(language, box)
 
     def close(self) -> None:
-        """End all boxes that are kept, waiting for their processes; boxes of running jobs are not
-        among them. Idempotent."""
+        """End all boxes that are kept, waiting for their processes. Those of running jobs end with
+        their jobs. Idempotent."""
+        self._most_kept = 0
         while self._kept:
             self._kept.popitem()[1].box.close()
 

@@ -28,7 +28,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
     decode_file,
 )
 from code_rl.util.concurrency import closing
-from code_rl.util.errors import ConfigError, SandboxError
+from code_rl.util.errors import CodeRLError
 
 KILLED = -9
 FILE_TOO_LARGE = -25
@@ -141,9 +141,8 @@ class RunLimits:
 
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:
-    """Run one program and return the answer. Failures of the sandbox, and a language that is not
-    installed, become a response with status SandboxError. IsolationError, of a level without boxes,
-    and OutageError pass."""
+    """Run one program and return the answer. A failure of the sandbox, and a language that is not
+    installed or needs another isolation level, become a response with status SandboxError."""
     # Like the real server, which starts the program and stops it before it does anything
     if request.run_timeout <= 0:
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
@@ -152,7 +151,7 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
         async with closing(sandbox.run(job)) as executions:
             async for execution in executions:
                 return _response(execution, job)
-    except (ConfigError, SandboxError) as error:
+    except CodeRLError as error:
         return RunResponse(SANDBOX_ERROR, message=str(error))
     return RunResponse(SANDBOX_ERROR, message="the sandbox returned nothing")
 
