@@ -16,7 +16,6 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.native import check_problem
 from code_rl.grading.problem import Problem, TestCase
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.grading.verdict import Verdict
 from code_rl.policy.prompt_templates import build_prompt
 from code_rl.util.door import Lazy
@@ -154,12 +153,7 @@ async def sandbox_check_correctness(
     program.
     """
     problem = problem_of(sample, timeout)
-    if executor is None:
-        verdict = await shared_executor.run(
-            lambda shared: judge_async(problem, generation, shared, cpu_limit_s=timeout)
-        )
-    else:
-        verdict = await judge_async(problem, generation, executor, cpu_limit_s=timeout)
+    verdict = await judge_async(problem, generation, executor, cpu_limit_s=timeout)
     if verdict.undecided:
         raise SandboxError(verdict.failure.message if verdict.failure else "no verdict")
     return verdict.correct, _details(verdict)

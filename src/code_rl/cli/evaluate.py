@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from code_rl.evaluation import (
 )
 from code_rl.training import new_folder
 from code_rl.training.config import published_values, refuse_settings
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
 
 
@@ -39,11 +38,9 @@ def eval_command(given: Mapping[str, Any]) -> int:
     is_new = config.out is None or not out.exists()
     try:
         return asyncio.run(evaluate_benchmarks(config, data, out))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CodeRLError) as error:
         if any(out.rglob(SAMPLES)):
-            print(
-                f"what is there is kept; to go on: the same command with out={out}", file=sys.stderr
-            )
+            error.add_note(f"what is there is kept; to go on: the same command with out={out}")
         raise
     finally:
         if is_new and out.is_dir() and {entry.name for entry in out.iterdir()} <= {LOCK}:

@@ -168,10 +168,11 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         if not is_resource_error(error):
             raise
         return _fail(_of_a_setting(error, words) or ResourceError(describe_error(error)))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         # A second Ctrl-C ends the rest without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print("interrupted", file=sys.stderr)
+        said = ["interrupted", *getattr(interrupt, "__notes__", ())]
+        print("; ".join(said), file=sys.stderr)
         # In case a thread still waits, for example for a hub
         ends = threading.Timer(2.0, os._exit, (130,))
         ends.daemon = True

@@ -23,7 +23,7 @@ from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.grading.submission import executions_of, limits_of, program_job, single
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.util.concurrency import wait_for
-from code_rl.util.errors import DataError, SandboxError
+from code_rl.util.errors import CodeRLError, DataError, OutageError, SandboxError
 
 THREAD_ABOVE_BYTES = 1 << 16
 MAX_CHECKER_CHUNK = 16
@@ -63,6 +63,10 @@ class _Tally:
         if self.seconds is not None:
             self.seconds.append(execution.cpu_s)
 
+    def lose(self, error: CodeRLError) -> None:
+        """Make a failure of the sandbox the reason, in place of any other."""
+        self.reason, self.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), self.done
+
     def begin_again(self) -> None:
         """Forget all tests, in `seconds` too, which is emptied in place."""
         self.done = self.passed = self.failed = 0
@@ -83,14 +87,15 @@ async def judge_async(
     """Run `code` on the tests of `problem` in order, up to the first failure, and return the
     verdict. `code` None is an answer without a program (`no_code`).
 
-    Without an `executor` the process's own sandbox is used (SANDBOX_URL, else the embedded one).
+    Without an `executor` the process's own sandbox is used (SANDBOX_URL, else the embedded one);
+    if that stays unreachable, the verdict is `sandbox_error`.
     `cpu_limit_s` lowers the problem's own CPU limit per test (None: keeps it). With `all_tests`
     every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are
     sums over the tests that ran; `seconds` receives the CPU seconds of each.
 
     Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule) or
     code that is not text, ConfigError for a language that is not installed, and OutageError if the
-    sandbox stays unreachable. Any other failure of the sandbox is the verdict `sandbox_error`.
+    `executor` stays unreachable. Any other failure of the sandbox is the verdict `sandbox_error`.
     """
     if not isinstance(problem, Problem):
         raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
@@ -105,7 +110,12 @@ async def judge_async(
     if not encodable(code):
         tally.note(Reason(VerdictKind.COMPILE_ERROR, "the program is not UTF-8 text"))
     elif executor is None:
-        await shared_executor.run(lambda shared: _judge(problem, code, shared, cpu_limit_s, tally))
+        try:
+            await shared_executor.run(
+                lambda shared: _judge(problem, code, shared, cpu_limit_s, tally)
+            )
+        except OutageError as error:  # no command of ours could go on later
+            tally.lose(error)
     else:
         await _judge(problem, code, executor, cpu_limit_s, tally)
     return _verdict(problem, tally)
@@ -115,8 +125,8 @@ def judge(
     problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
 ) -> Verdict:
     """Judge as `judge_async` does, in the process's own sandbox, and wait for the verdict. It may
-    also be called inside a running event loop, which it blocks. Raises DataError and OutageError as
-    `judge_async` does."""
+    also be called inside a running event loop, which it blocks. Raises DataError as `judge_async`
+    does."""
     return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
 
 
@@ -134,7 +144,7 @@ async def _judge(
         if tally.reason is None and tally.done < len(problem.tests):
             raise SandboxError(f"{tally.done} of {len(problem.tests)} tests have a result")
     except SandboxError as error:
-        tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
+        tally.lose(error)
 
 
 async def _run(

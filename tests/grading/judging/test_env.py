@@ -11,7 +11,7 @@ pytest.importorskip("tinker")
 
 import tinker
 
-from code_rl import CallTest, Compare, Problem, StdinTest
+from code_rl import CallTest, Compare, Problem, StdinTest, judge
 from code_rl.grading.sandbox import shared_executor
 from code_rl.policy.prompt_templates import build_prompt
 from code_rl.util.errors import DataError, SandboxError
@@ -159,6 +159,14 @@ def shared(monkeypatch):
     shared_executor.close()
     yield shared_executor
     shared_executor.close()
+
+
+def test_where_the_process_s_own_sandbox_stays_away_programs_have_no_verdict(shared, monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("code_rl.grading.sandbox.connect.REMOTE_OUTAGE_TIMEOUT_S", 0.2)
+    assert judge(ADD, "def add(a, b): return a + b").undecided
+    with pytest.raises(SandboxError):
+        asyncio.run(sandbox_check_correctness(STDIN, "print(1)"))
 
 
 async def itself(executor):

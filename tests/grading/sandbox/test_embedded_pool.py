@@ -12,7 +12,7 @@ import pytest
 from code_rl.grading.sandbox import Status, connect_executor
 from code_rl.grading.sandbox.executor import Execution
 from code_rl.grading.sandbox.server import EmbeddedSandbox
-from code_rl.util.errors import SandboxError
+from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import descendants
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
@@ -138,7 +138,7 @@ def test_where_no_worker_lives_not_even_a_control_s_the_sandbox_is_to_blame(monk
             monkeypatch.setattr(box, "_take_worker", doomed)
             await collect(box, stdin_job(ECHO, b"x"))
 
-    with pytest.raises(SandboxError):
+    with pytest.raises(OutageError):
         asyncio.run(go())
 
 

@@ -19,7 +19,7 @@ from code_rl.data.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR, run_
 from code_rl.data.preparation.workspace import WORK, Candidate, Decision, OnItem, Workspace
 from code_rl.data.preparation.write import check_replaced, run_write
 from code_rl.grading.sandbox import check_executor
-from code_rl.util.errors import ConfigError, install_command, require
+from code_rl.util.errors import ConfigError, OutageError, install_command, require
 from code_rl.util.files import check_out
 from code_rl.util.progress import View, progress
 
@@ -41,12 +41,16 @@ def prepare(config: PrepareConfig) -> int:
     """Run `code-rl prepare` and return its exit code: 0 if every problem was decided, 1 if a
     failure of this machine left some undecided.
 
-    Raises ConfigError and DataError for unusable settings and data, and SandboxError if the sandbox
-    fails altogether.
+    Raises ConfigError and DataError for unusable settings and data, SandboxError if the sandbox
+    fails altogether, and OutageError if it stays unreachable.
     """
     source = _check(config)
     with Workspace(config, source, store_key(source, config.language)) as workspace:
-        return asyncio.run(_run_stages(workspace, View()))
+        try:
+            return asyncio.run(_run_stages(workspace, View()))
+        except (KeyboardInterrupt, OutageError) as error:
+            error.add_note(f"what was decided is kept in {workspace.out}; the same command goes on")
+            raise
 
 
 def _check(config: PrepareConfig) -> Dataset:

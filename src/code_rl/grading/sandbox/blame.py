@@ -73,8 +73,8 @@ def only_slept(execution: Execution, limits: Limits) -> bool:
 class Retries:
     """Runs jobs through `attempt`. It belongs to one event loop at a time.
 
-    It waits out outages of up to `outage_timeout_s` seconds. With `stop` it raises OutageError
-    after that time, or as soon as `stop` is set.
+    It waits out outages of up to `outage_timeout_s` seconds, and raises OutageError after that
+    time, or as soon as `stop` is set.
     """
 
     def __init__(
@@ -189,11 +189,10 @@ class Retries:
     async def _wait(self, error: SandboxError) -> bool:
         """Wait, with growing pauses, until the sandbox answers a probe; True if it was away.
 
-        At the limit, raises OutageError in a run that can be asked to stop, else SandboxError;
-        OutageError also once `stop` is set.
+        Raises OutageError at the limit, and once `stop` is set.
         """
         limit_s = self._outage_timeout_s
-        outage = Outage("the sandbox", limit_s, SandboxError if self._stop is None else OutageError)
+        outage = Outage("the sandbox", limit_s, OutageError)
         pause_s = min(FIRST_PAUSE_S, limit_s / 20)
         while (probe_failure := await self._probe_failure()) is not None:
             if self._stop is not None and self._stop.is_set():

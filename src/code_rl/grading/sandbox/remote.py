@@ -32,8 +32,7 @@ class RemoteExecutor(abc.ABC):
     """See `Retries`."""
 
     def __init__(self, outage_timeout_s: float, stop: asyncio.Event | None) -> None:
-        """Make an empty pool, which `ready` fills. `stop` None: an outage ends with SandboxError,
-        otherwise with OutageError."""
+        """Make an empty pool, which `ready` fills."""
         self.pool = Pool()
         # A machine repeats a test that only slept by itself.
         self._retries = Retries(
