@@ -101,6 +101,26 @@ def test_a_refused_pass_takes_its_turn_and_the_step_behind_it_is_not_taken(raw, 
     assert raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 7})[1]["request_id"])["metrics"]
 
 
+@pytest.mark.parametrize(
+    ("call", "body", "status"),
+    [
+        ("save_weights", {"path": "after step 10"}, 400),
+        ("save_weights_for_sampler", {"path": "a/b"}, 400),
+        ("load_weights", {"path": "tinker://nowhere/weights/x", "optimizer": True}, 404),
+        ("optim_step", {"adam_params": {"learning_rate": "fast"}}, 400),
+    ],
+    ids=["name", "path", "checkpoint", "setting"],
+)
+def test_a_call_that_is_refused_at_once_takes_its_turn(raw, model, call, body, status):
+    before = loss(raw, model, 1)
+    raw.run_pass(model, 2, [datum(TOKENS)])
+    assert raw.post(call, {**body, "model_id": model, "seq_id": 3})[0] == status
+    assert raw.post(call, {**body, "model_id": model, "seq_id": 3})[0] == status
+    stepped = raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 4})[1]["request_id"])
+    assert stepped["metrics"]
+    assert loss(raw, model, 5) < before
+
+
 def test_after_a_number_that_never_comes_no_step_is_taken_with_what_was_before_it(server, raw, model):
     raw.run_pass(model, 1, [datum(TOKENS)])
     late = raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 3})[1]["request_id"]

@@ -24,7 +24,7 @@ from code_rl.util.errors import ConfigError
 from .core import Core, Queued, SamplingSession, ServedRun
 from .promises import Promise, session_of
 from .store import Kind, RunRecord
-from .wire import PassRequest, bad, checked_seq, gone, validated
+from .wire import PassRequest, Refusal, bad, checked_seq, gone, validated
 
 MAX_SAMPLES = 4096
 WAIT_S = 25.0
@@ -126,26 +126,27 @@ class TrainingCalls:
     def run_pass(self, request: PassRequest, size: int) -> Promise:
         """Run a forward or forward_backward pass. A faulty one fails in its turn."""
         run, backward = self._core.run(request.model_id), not request.forward_only
+        kind = "forward_backward" if backward else "forward"
+        if request.fault is not None:
+            named = request.seq_id, kind, request.fingerprint
+            self._core.refuse(run, *named, request.fault, backward)
+            raise request.fault
 
         def start(client: EmbeddedTrainingClient) -> Queued:
-            """Submit the pass to the engine, or its refusal in turn."""
-            if request.fault is not None:
-                return client.refuse(request.fault, backward)
+            """Submit the pass to the engine."""
             act = client.forward_backward if backward else client.forward
             return act(request.data, request.loss_fn, request.loss_fn_config)
 
-        promise = self._core.accept(
-            run,
-            request.seq_id,
-            "forward_backward" if backward else "forward",
-            request.fingerprint,
-            start,
-            size=size,
-        )
-        if request.fault is not None:
-            promise.fetched = time.monotonic()
-            raise request.fault
-        return promise
+        return self._core.accept(run, request.seq_id, kind, request.fingerprint, start, size=size)
+
+    def refuse(self, data: Mapping[str, Any], fingerprint: bytes, error: Exception) -> None:
+        """Let a request that was refused with `error` take its turn, if its `data` name a model and
+        a number, so that later requests do not wait for it."""
+        model_id, seq = data.get("model_id"), data.get("seq_id")
+        if isinstance(model_id, str) and type(seq) is int:
+            with contextlib.suppress(Refusal):  # the number was taken before
+                run = self._core.run(model_id)
+                self._core.refuse(run, checked_seq(seq), "refused", fingerprint, error)
 
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
         """Take one optimizer step."""

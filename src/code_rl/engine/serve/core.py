@@ -262,6 +262,22 @@ class Core:
         self._start_ready(run)
         return promise
 
+    def refuse(
+        self,
+        run: ServedRun,
+        seq: int,
+        kind: str,
+        fingerprint: bytes,
+        error: Exception,
+        backward: bool = False,
+    ) -> None:
+        """Let a refused request take its turn, as `accept` does. If it was a `backward` pass, the
+        next step fails too. Nobody asks for its result: its answer is the refusal."""
+        promise = self.accept(
+            run, seq, kind, fingerprint, lambda client: client.refuse(error, backward)
+        )
+        promise.fetched = time.monotonic()
+
     def seen(self, asked: Promise) -> Promise | None:
         """Return the promise that an earlier copy of this request made, or None for a new one. A
         new one is refused if the server is shutting down."""
