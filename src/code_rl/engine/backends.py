@@ -103,6 +103,11 @@ async def connect(
     """
     found = found or await preflight(options, training)
     if found is None:
+        if state_path is not None and "://" in state_path:
+            raise ConfigError(
+                f"backend=embedded cannot load {state_path}, which a server keeps; give that "
+                "server as backend="
+            )
         return await _connect_embedded(options, training, state_dir, state_path)
     return await _connect_remote(options, training, state_path, found)
 

@@ -168,6 +168,8 @@ def report(
         for each in (run, *others)
     ]
     page = Path(out or folders[0] / REPORT).expanduser().absolute()
+    if page.suffix != ".html":
+        raise ConfigError(f"out={out} would be replaced by a page; name a file that ends in .html")
     readers = [open_run(folder) for folder in folders]
     with writes(page, "file"):
         write_report(readers, page)

@@ -107,7 +107,10 @@ def test_plain_programs_are_not_flagged(tmp_path, code):
     assert flags(tmp_path, code, "NameError: name 'x' is not defined") == []
 
 
-@pytest.mark.parametrize(("words", "named"), [(["format=text", "out=x.html"], "out="), (["format=pdf"], "format")])
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["format=text", "out=x.html"], "out="), (["format=pdf"], "format"), (["out=config.json"], "out=")],
+)
 def test_settings_that_do_not_go_together_are_refused_by_name(words, named, capsys):
     assert main(["report", "log_path=run", *words]) == 2
     one_line(capsys, named)

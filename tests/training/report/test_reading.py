@@ -55,6 +55,13 @@ def test_a_damaged_line_is_left_out_and_the_file_is_named(tmp_path, name, line):
     assert notice in render([reader])
 
 
+def test_a_damaged_tokenizer_is_refused_by_name(tmp_path):
+    run = write_run(tmp_path / "run", steps=2)
+    (run / "tokenizer.json").write_text("{}")
+    with refused("tokenizer.json", kind=DataError):
+        open_run(run)
+
+
 @pytest.mark.parametrize("field", ["completions", "step", "public_tests", "logprobs", "verdict"])
 def test_a_group_that_lacks_a_field_is_left_out_and_the_file_is_named(tmp_path, field):
     run = write_run(tmp_path / "run", steps=4)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from code_rl.util.errors import DataError
 from code_rl.util.files import write_atomically
 
 TOKENIZER = "tokenizer.json"
@@ -51,11 +52,17 @@ def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
 
 
 def load_pieces(log_path: Path) -> TokenDecoder | None:
-    """Return the run's copy of its tokenizer, or None if it has none."""
+    """Return the run's copy of its tokenizer, or None if it has none. Raises DataError if it is
+    damaged."""
     from tokenizers import Tokenizer
 
     path = log_path / TOKENIZER
-    return TokenDecoder(Tokenizer.from_file(str(path))) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return TokenDecoder(Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library has no error class of its own
+        raise DataError(f"{path} is damaged ({error}); restore it, or delete it") from error
 
 
 def _byte_alphabet() -> dict[str, int]:
