@@ -142,12 +142,7 @@ async def assemble(
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
     folder, say = claim.path, console.notice
     if not claim.resumes:
-        if begun_settings(folder, config.behavior_if_log_dir_exists, config.recipe) is not None:
-            say(
-                f"a start in {folder} was interrupted: settings that this command does not give "
-                "are those of that start; behavior_if_log_dir_exists=delete drops them"
-            )
-        write_atomically(folder / BEGUN, json.dumps(chz.asdict(config)))
+        note_begun(config, folder, say)
     survey = await preflight(config, config.training)
     earlier = read_config(folder).get("resolved", {}) if claim.resumes else {}
 
@@ -187,6 +182,17 @@ async def assemble(
     begin(run, folder, console)
     claim.begin()
     return run
+
+
+def note_begun(config: Config, folder: Path, say: Say) -> None:
+    """Write the settings of a run that begins, for a command that repeats its start. A notice says
+    if this command repeats an interrupted start."""
+    if begun_settings(folder, config.behavior_if_log_dir_exists, config.recipe) is not None:
+        say(
+            f"a start in {folder} was interrupted: settings that this command does not give are "
+            "those of that start; behavior_if_log_dir_exists=delete drops them"
+        )
+    write_atomically(folder / BEGUN, json.dumps(chz.asdict(config)))
 
 
 async def open_backend(
