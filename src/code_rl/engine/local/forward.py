@@ -362,8 +362,7 @@ def _attend_suffixes(
     def attend(
         start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_prefix: Tensor, v_prefix: Tensor
     ) -> Tensor:
-        """Return the attention of suffix positions `start` to `end`, over their prefix and all
-        suffix positions before them."""
+        """Return the attention of suffix positions `start` to `end`."""
         shape = (n, kv, slots, per, end - start)
         q = q[..., start:end, :]
         to_prefix = (q.reshape(n, kv, -1, d) @ k_prefix.transpose(2, 3)).view(

@@ -314,7 +314,6 @@ def assembled(
         return place(torch.cat([query.expand(arch.heads, -1), key.expand(arch.kv_heads, -1)]))
 
     def layer(i: int) -> Layer:
-        """Return the weights of layer `i`."""
         prefix = f"model.layers.{i}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         return Layer(
