@@ -76,7 +76,8 @@ class Device:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that the sampler's caches may take."""
+        """Bytes that the sampler's caches may take without a plan of memory: half of the free
+        ones."""
         return self.free // 2
 
     @property
@@ -90,7 +91,8 @@ class Device:
         return _LOOK_EVERY if self.is_accelerator else 1
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has done all that it was given. Does nothing without an
+        accelerator."""
         if self._counts is not None:
             self._counts.synchronize(self.place)
 
@@ -102,8 +104,9 @@ class Device:
 
 
 def fuses(place: torch.device) -> bool:
-    """Return True where operations are joined to launch fewer. The processor's results are pinned
-    bit for bit, and it launches nothing."""
+    """Return True where operations are joined to launch fewer: on any device but the processor,
+    whose results are pinned bit for bit and which launches nothing. While memory is planned, the
+    answer is the planned device's."""
     return getattr(tracing, "fuses", place.type != "cpu")
 
 

@@ -53,10 +53,11 @@ def check_name(name: str) -> None:
 def write_state(
     path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], overwrite: bool
 ) -> None:
-    """Write a checkpoint: temporary name, fsync, rename, fsync of the directory.
+    """Write a checkpoint at once or not at all: temporary name, fsync, rename, fsync of the
+    directory. Tensors may be on any device; `meta` must be JSON-able.
 
-    Raises ConfigError when it exists and `overwrite` is false, CheckpointError when the disk
-    refuses.
+    Raises ConfigError when it exists and `overwrite` is false, CheckpointError when the disk is
+    full or refuses.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     settings = json.dumps(dict(meta), sort_keys=True)
@@ -105,7 +106,8 @@ def read_state(path: Path) -> Saved:
 
 
 def _digest(settings: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of the settings, and of each tensor's name, type, shape and bytes."""
+    """Return a hash of the settings, and of each tensor's name, type, shape and bytes. Files
+    contain it, so it must not change."""
     digest = hashlib.sha256(settings.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

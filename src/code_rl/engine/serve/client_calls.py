@@ -373,8 +373,8 @@ class SamplingCalls:
     async def _draw(
         self, sampler: SamplingSession, request: types.SampleRequest, seq: int
     ) -> Future[types.SampleResponse]:
-        """Submit the request to the session's client; the samples depend on its seed and on `seq`.
-        Raises a Refusal if the weights are no longer kept."""
+        """Submit the request to the session's client; `seq` only orders it within its batch. Raises
+        a Refusal if the weights are no longer kept."""
         try:
             client = await self._core.client_of(sampler)
         except FileNotFoundError:
