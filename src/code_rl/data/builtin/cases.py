@@ -31,8 +31,8 @@ class DegenerateError(ValueError):
 
 
 def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
-    """Return CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that
-    makes no useful problem."""
+    """Return CASES tests, the first PUBLIC of them public, drawn with `rng`. Raises DegenerateError
+    for a spec that makes no useful problem."""
     cases = list(_word_cases(spec, rng) if spec.source == WORD else _number_cases(spec, rng))
     answers = [apply(spec, items) for items in cases]
     unfiltered = (apply(spec, items, filtering=False) for items in cases)
@@ -79,7 +79,8 @@ class _Pool:
 
 
 def _number_cases(spec: Spec, rng: random.Random) -> Iterator[list[int]]:
-    """Yield inputs of numbers. Raises DegenerateError if the filter keeps all values or none."""
+    """Yield eight inputs of numbers. Raises DegenerateError if the filter keeps all values or
+    none."""
     pool = _sort_out(spec, range(1, 10) if spec.source == "digits" else PROBE)
     if not pool.kept or not pool.dropped:
         raise DegenerateError(spec)
@@ -104,7 +105,7 @@ def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
     """Yield eight lists that mix values from all sides of the filter, duplicates included."""
 
     def mixed(*groups: tuple[Sequence[int], int]) -> list[int]:
-        """Return so many random values of each group, shuffled."""
+        """Return random values of each group, as many as its number says, shuffled."""
         values = [rng.choice(group) for group, times in groups for _ in range(times)]
         rng.shuffle(values)
         return values
@@ -125,6 +126,7 @@ def _range_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
     """Yield eight ranges that begin or end at kept values and at the threshold."""
 
     def span(start: int, stop: int) -> list[int]:
+        """Return the integers from the smaller to the larger bound, both included."""
         return list(range(min(start, stop), max(start, stop) + 1))
 
     kept, dropped, hit = pool.kept, pool.dropped, rng.choice(pool.hits)
@@ -144,6 +146,7 @@ def _word_cases(spec: Spec, rng: random.Random) -> Iterator[str]:
     marked = "".join(const for const in spec.constants if isinstance(const, str)) or "ae"
 
     def word(length: int, *extra: str) -> str:
+        """Return `length` random letters and the `extra` ones, shuffled."""
         letters = [rng.choice(ALPHABET) for _ in range(length)] + list(extra)
         rng.shuffle(letters)
         return "".join(letters)

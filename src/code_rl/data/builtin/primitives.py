@@ -71,6 +71,7 @@ _unseen = partial(Primitive, unseen=True)
 
 
 def _table(*rows: Primitive) -> dict[str, Primitive]:
+    """Return the primitives by name, in this order, on which random draws depend."""
     return {row.name: row for row in rows}
 
 

@@ -64,8 +64,8 @@ _STARTER = "Also feel free to reuse/extend the following starter code:"
 
 
 def code_r1_question(statement: str, starter_code: str | None) -> str:
-    """Return the user's message for a problem. A LeetCode problem asks to complete a class; any
-    other may offer starter code."""
+    """Return the user's message for a problem, exactly as the published rows have it. A LeetCode
+    problem asks to complete a class; any other may offer starter code (None: it does not)."""
     block = f"\n```python\n{starter_code}\n```"
     if starter_code and "class Solution:" in starter_code:
         return f"{_LEETCODE}{statement}\n{REQUEST}{block}"
@@ -115,8 +115,9 @@ def _unworded(text: str) -> tuple[str, str | None]:
 
 
 def _functional(draft: Problem, source: str) -> Problem:
-    """Return the tests in the asserts of `check`, or in the tables `_inputs` and `_outputs`, whose
-    loop calls `name(*i)` and expects `o` or `o[0]`."""
+    """Return the draft with the tests in the asserts of `check`, or in the tables `_inputs` and
+    `_outputs`, whose loop calls `name(*i)` and expects `o` or `o[0]`. Raises RowError (`not_tests`)
+    for any other source."""
     body, tables = read_statements(source), dict[str, Any]()
     for part in body:
         match part:
@@ -140,7 +141,8 @@ def _functional(draft: Problem, source: str) -> Problem:
 
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
-    """Return arguments and expected value of each test."""
+    """Return arguments and expected value of each test; with `first` the value is the first item of
+    the output. Raises RowError if the tables are missing or differ in length."""
     try:
         pairs = list(zip(tables["_inputs"], tables["_outputs"], strict=True))
         return [(tuple(args), wanted[0] if first else wanted) for args, wanted in pairs]
