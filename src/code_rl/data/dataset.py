@@ -144,7 +144,7 @@ class MadeSource(Source):
         return ((problem.id, problem_to_json(problem)) for problem in self.problems)
 
     def provenance(self) -> dict[str, Any]:
-        """Return the version of the problems."""
+        """Return the name and version of the problems as JSON data; there are no files."""
         return {"name": self.name, "revision": self.version}
 
     def identity(self) -> list[Any]:

@@ -279,7 +279,7 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
 
 def with_most_tests(problem: Problem, most: int) -> Problem:
     """Return the problem with at most `most` tests: the public ones, then those with the longest
-    inputs, in their original order."""
+    inputs, in their original order. One that has no more is returned itself."""
     if len(problem.tests) <= most:
         return problem
 

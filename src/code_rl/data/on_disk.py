@@ -96,7 +96,7 @@ class ProblemStore(Indexed[Problem]):
 
     def get(self, problem_id: str) -> Problem:
         """Return the problem with this id. The last one is cached. Raises KeyError for an unknown
-        id."""
+        id, DataError for a damaged record."""
         last = self._last
         if last is None or last.id != problem_id:
             last = self._last = self.at(self._place_of[problem_id])
@@ -113,7 +113,7 @@ class ProblemStore(Indexed[Problem]):
         return len(self.places) + len(self.skipped)
 
     def left_out(self) -> dict[str, int]:
-        """Return the number of rows without a problem, by reason."""
+        """Return the number of rows without a problem, by reason, sorted."""
         return dict(sorted(Counter(one.reason for one in self.skipped).items()))
 
     async def fill(self, items: AsyncIterator[Problem | Skipped], about: About) -> None:
@@ -183,7 +183,7 @@ class ProblemStore(Indexed[Problem]):
         self._reading = self._writing = None
 
     def __del__(self) -> None:
-        """Close the files."""
+        """Close the files; errors are ignored."""
         with suppress(AttributeError, OSError):
             self.close()
 

@@ -32,7 +32,7 @@ class ProblemOrder:
 
     def batch(self, offset: int, count: int) -> list[Problem]:
         """Return the `count` problems from position `offset` on, possibly across epochs. The same
-        seed, position and number of problems always give the same place; resumed runs rely on
+        seed, position and number of problems always choose the same index; resumed runs rely on
         it."""
         size = len(self.problems)
         return [
@@ -113,7 +113,8 @@ def keys_of(problem: Problem) -> tuple[str, str]:
 
 
 def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """Return `keys_of` each problem, without reading the problems if their store has the keys."""
+    """Return `keys_of` each problem, in their order, without reading the problems if their store
+    has the keys."""
     if isinstance(problems, Selected):
         every = all_keys(problems.items)
         return [every[at] for at in problems.positions]

@@ -75,8 +75,8 @@ async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return the SHA-256 of the training state's file for its record, or an empty dict if a server
-    keeps the state."""
+    """Return the SHA-256 of the training state's file as `state_sha256`, for its record, or an
+    empty dict if a server keeps the state."""
     state = Path(paths.get("state_path", ""))
     return {DIGEST: file_sha256(state)} if state.is_file() else {}
 

@@ -62,7 +62,7 @@ def _prctl(option: int, value: int) -> None:
 
 def _owner_ended(wait_s: float) -> bool:
     """Wait at most `wait_s` seconds, and return True if nobody holds the other end of standard
-    input any more. Input is discarded."""
+    input any more. A byte of input is discarded."""
     readable, _, _ = select.select([sys.stdin.fileno()], [], [], wait_s)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 

@@ -224,7 +224,8 @@ class Capabilities:
         )
 
     def pass_temperature(self, temperature: float) -> float:
-        """Return the temperature of passes over samples drawn at `temperature`."""
+        """Return the temperature of passes over samples drawn at `temperature`: the same, if the
+        back end samples scaled log-probabilities and trains at temperatures, else 1."""
         return (
             temperature
             if not _plain(temperature) and self.scaled_logprobs and self.trains_at_temperature

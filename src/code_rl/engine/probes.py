@@ -114,6 +114,7 @@ class _Asked:
     """A server to ask, and the credential that it accepts."""
 
     def __init__(self, place: Place) -> None:
+        """Send nothing yet. Requests have the place's key until `configure` exchanges it."""
         self._place, self._token = place, place.key
 
     def request(
@@ -182,6 +183,7 @@ class _Asked:
 
 
 def _sdk_version() -> str:
+    """Return the version of the installed tinker SDK. Raises PackageNotFoundError without one."""
     return importlib.metadata.version("tinker")
 
 

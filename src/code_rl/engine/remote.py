@@ -236,6 +236,7 @@ class RemoteClient:
     at once and returns a `RemoteFuture`."""
 
     def __init__(self, client: Any, link: Link) -> None:
+        """`client` is the SDK's; `link` watches its server."""
         self._client, self._link = client, link
 
     def __getattr__(self, name: str) -> Callable[..., RemoteFuture[Any]]:

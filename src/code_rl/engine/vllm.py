@@ -415,6 +415,8 @@ class VllmSampler:
     """
 
     def __init__(self, vllm: Vllm, name: str, exact: EmbeddedSamplingClient) -> None:
+        """`name` is the adapter's on the server, and `exact` samples from the same weights on the
+        trainer's engine."""
         self.name, self._vllm = name, vllm
         self.exact: EmbeddedSamplingClient | None = exact
 
@@ -465,6 +467,7 @@ async def _whole(answer: httpx.Response) -> httpx.Response:
 
 
 def _headers(place: Place) -> dict[str, str]:
+    """Return the HTTP header with the server's key, which vLLM takes as a bearer token."""
     return {"Authorization": f"Bearer {place.key}"}
 
 

@@ -66,14 +66,14 @@ class Spec:
 
     @property
     def constants(self) -> tuple[int | str, ...]:
-        """The constants in use."""
+        """The constants in use, in the order of filter, map and reduction."""
         found = (self.filter_const, self.map_const, self.reduce_const)
         return tuple(const for const in found if const is not None)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The semantic identity: equal for specs that ask the same in other words (`> 9` and `>=
-        10`)."""
+        10`). No two problems of a test split have the same."""
         filt, const = self.filter, self.filter_const
         if isinstance(const, int) and filt in ("gt", "lt"):
             filt, const = ("ge", const + 1) if filt == "gt" else ("le", const - 1)
@@ -107,7 +107,8 @@ def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: 
 
 
 def held_out_constant(const: int | str) -> bool:
-    """Return True for constants that occur only in the `constants` split."""
+    """Return True for constants that occur only in the `constants` split: 3 modulo 7, letters by
+    their position in the alphabet, from 0. With another rule, trained constants would be tested."""
     return (const if isinstance(const, int) else ord(const) - ord("a")) % 7 == 3
 
 
@@ -121,7 +122,7 @@ def held_out_composition(spec: Spec) -> bool:
 
 def split_of(spec: Spec) -> str | None:
     """Return the split of `spec`, or None if no split may use it (it is held out for two reasons,
-    or nearly equals a held-out spec)."""
+    or nearly equals a held-out spec). It depends only on the spec, so no two splits share one."""
     unseen = sum(part.unseen for part in spec.parts)
     held = [held_out_constant(const) for const in spec.constants]
     composition = held_out_composition(spec)
@@ -199,8 +200,8 @@ def _draw_constant(
 
 @cache
 def _constants(part: Primitive, held_out: bool, below: int | None) -> list[Any]:
-    """Return the constants of a primitive that are held out, or not, and are `below` a bound; all
-    of them if none is left."""
+    """Return the constants of a primitive that are held out, or not, and are `below` a bound (None:
+    no bound); all of them if none is left. The list is cached: do not change it."""
     domain = list(part.domain or ())
     wanted = [
         const

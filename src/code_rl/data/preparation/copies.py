@@ -138,7 +138,8 @@ class Deduplicator:
 
 
 def _conflict(left: ProblemSummary, right: ProblemSummary) -> bool:
-    """Return True if the two problems have different answers to one input."""
+    """Return True if the two problems expect different outputs for one input, among the tests that
+    their summaries hash."""
     answers = dict(left.test_hashes)
     return any(
         answers.get(given, expected) != expected for given, expected in right.test_hashes if given

@@ -279,15 +279,16 @@ def wrong_kind(verdicts: Verdicts) -> str:
 
 
 def quality(problems: Iterable[Verdicts]) -> RewardQuality:
-    """Return TPR, FPR and J over problems; rates without programs are None. Mutants not known to be
-    wrong do not count."""
+    """Return TPR, FPR and J over problems; without right or wrong programs J is None and the rate
+    NaN. Mutants not known to be wrong do not count."""
     every = list(problems)
     right = _rate(one.get(RIGHT, {}) for one in every)
     return RewardQuality(right, _rate(one.get(wrong_kind(one), {}) for one in every))
 
 
 def _rate(problems: Iterable[Mapping[str, int]]) -> Rate:
-    """Return the pass rate over problems with counts of verdicts; undecided ones do not count."""
+    """Return the pass rate over problems with counts by verdict. Mutants that pass and are not
+    known to differ (`unknown`) do not count."""
     sizes = [(sum(one.values()) - one.get(UNKNOWN, 0), one) for one in problems]
     passed = sum(one.get(PASSED, 0) for _, one in sizes)
     return Rate(passed, sum(n for n, _ in sizes), sum(n > 0 for n, _ in sizes))

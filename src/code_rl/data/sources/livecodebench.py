@@ -71,6 +71,7 @@ class Window:
         return (self.start is None or day >= self.start) and (self.end is None or day <= self.end)
 
     def __str__(self) -> str:
+        """Return the window in words, for users and records."""
         if self.start is None and self.end is None:
             return "all dates"
         return f"{self.start or 'the first'} to {self.end or 'the last'} inclusive"

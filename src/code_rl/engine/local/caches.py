@@ -25,12 +25,13 @@ _GROUPED = 16
 
 
 def round_up(tokens: int) -> int:
-    """Return the tokens rounded up to a multiple of `WIDTH`."""
+    """Return the tokens rounded up to a multiple of `WIDTH` (16)."""
     return -(-tokens // WIDTH) * WIDTH
 
 
 def caches_of(device: torch.device) -> type[Caches]:
-    """Return the kind of caches for a device."""
+    """Return the kind of caches for a device: RowCaches for the processor, whose bits do not depend
+    on other rows, else GroupCaches."""
     return GroupCaches if fuses(device) else RowCaches
 
 
@@ -58,7 +59,8 @@ class Caches(ABC):
 
     @property
     def cells(self) -> int:
-        """The number of tokens that these caches hold at their largest."""
+        """The number of tokens that these caches hold at their largest, for the budget of
+        memory."""
         limit = max(self._capacity, self._limit)
         return self.cells_of(np.bincount(self._prompt_of).tolist(), self._width, limit)
 
@@ -117,7 +119,8 @@ class Caches(ABC):
         return values if self._places is None else values.index_select(0, self._places)
 
     def _prefix_mask(self) -> Tensor:
-        """Additive mask [prompts, 1, 1, width] that hides the padding of prompts."""
+        """Return an additive mask [prompts, 1, 1, width], in the weights' dtype, that hides the
+        padding of prompts."""
         columns = torch.arange(self._width, device=self._device)
         hidden = (columns[None, :] >= self._lengths[:, None])[:, None, None, :]
         mask = torch.zeros(hidden.shape, dtype=self._weights.dtype, device=self._device)
@@ -154,8 +157,8 @@ class RowCaches(Caches):
         return len(counts) * width + sum(counts) * limit
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Write this step's key and value [rows, kv · head_dim], and return each row's attention
-        [rows, heads · head_dim] over its prompt and its own tokens."""
+        """Write this step's keys and values [rows, kv, d], and return each row's attention [rows,
+        heads · d] over its prompt and its own tokens, from scaled queries [rows, heads, d]."""
         arch, step = self._arch, self.step
         self._keys[i][:, :, :, step] = key
         self._values[i][:, :, step] = value
@@ -282,8 +285,8 @@ class GroupCaches(Caches):
         self._mask = self._whole_mask()
 
     def _whole_mask(self) -> Tensor:
-        """Additive mask [groups, 1, slots · per, cells] of the prompt's cells and of each slot's
-        own cells before this step."""
+        """Return an additive mask [groups, 1, slots · per, cells] of the prompt's cells and of each
+        slot's own cells before this step; `begin` opens those of the step."""
         n, slots, per = len(self._lengths), self._slots, self._arch.queries_per_kv
         own = self._lengths.new_full(
             (slots, per, self._capacity, slots), float("-inf"), dtype=self._weights.dtype

@@ -47,7 +47,8 @@ class Device:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number type of weights and activations for dtype=auto."""
+        """The number type of weights and activations for dtype=auto: bfloat16 on an accelerator,
+        else float32."""
         return torch.bfloat16 if self.is_accelerator else torch.float32
 
     @property
@@ -82,7 +83,7 @@ class Device:
 
     @property
     def tokens(self) -> int:
-        """The most tokens of a micro-batch."""
+        """The most tokens of a micro-batch: 8,192 on an accelerator, else 2,048."""
         return _ACCELERATOR_TOKENS if self.is_accelerator else _HOST_TOKENS
 
     @property

@@ -258,8 +258,8 @@ def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
 
 
 def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Tensor:
-    """Additive mask of suffix positions [start, end) to their prefix and to the suffix up to `end`:
-    [prefixes, 1, 1, 1, end - start, T + end]."""
+    """Return an additive mask of suffix positions [start, end) to their prefix and to the suffix up
+    to `end`: [prefixes, 1, 1, 1, end - start, T + end]."""
     prefixes, device = batch.prefixes, batch.tokens.device
     assert prefixes is not None
     own = torch.full((end - start, end), float("-inf"), dtype=dtype, device=device).triu_(1 + start)

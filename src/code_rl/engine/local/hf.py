@@ -256,7 +256,8 @@ def new_learner(
 
 
 def _of_targets(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the log-probabilities of an example's targets [n] or [n, K]."""
+    """Return the log-probabilities of an example's targets [n] or [n, K], of the same shape, from
+    logits [n, vocab]."""
     chosen = logits.gather(1, targets.view(len(targets), -1)) - logits.logsumexp(-1, keepdim=True)
     return chosen.view(targets.shape)
 

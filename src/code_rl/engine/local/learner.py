@@ -96,13 +96,15 @@ def adam_step(
 
 
 def merges(modules: Sequence[Module], dtype: torch.dtype) -> bool:
-    """Return True if a model is trained through merged matrices (see `Learner`)."""
+    """Return True if a model is trained through merged matrices (see `Learner`): in float32, with
+    at most `MERGE_LIMIT` adapted elements."""
     adapted = sum(m.inputs * m.outputs for m in modules)
     return dtype == torch.float32 and adapted <= MERGE_LIMIT
 
 
 def kept_tokens(arch: Architecture, dtype: torch.dtype) -> int:
-    """Return the most tokens of a micro-batch whose activations are kept and not recomputed."""
+    """Return the most tokens of a micro-batch whose activations, 2 GiB by an estimate, are kept and
+    not recomputed."""
     per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * dtype.itemsize
     return ACTIVATIONS_LIMIT // per_token
 
@@ -207,7 +209,8 @@ class Learner:
         return metrics
 
     def weights_changed(self) -> None:
-        """Tell the learner that the adapter was replaced from outside (a restored checkpoint)."""
+        """Tell the learner that the adapter was replaced from outside (a restored checkpoint), so
+        that it is merged anew."""
         self._merged = None
 
     def _trainable(self) -> Trainable:
@@ -232,7 +235,8 @@ class Learner:
         return self.lora.mapped(weights, leaf), leaves
 
     def _weights(self) -> Any:
-        """Return the weights of a pass without gradients, of the learner's kind."""
+        """Return the weights of a pass without gradients, of the learner's kind: merged, or with A
+        and B apart."""
         return self.snapshot() if self.merging else self.lora.apart(self.base)
 
     def _plan(self, examples: Sequence[EngineExample]) -> Iterator[list[Unit]]:

@@ -217,7 +217,8 @@ class Lora:
         return {name: (a.clone(), self.scale * self.b[name]) for name, a in self.a.items()}
 
     def chain_pair(self, name: str, grad_a: Tensor, grad_b: Tensor, into: Views) -> None:
-        """Add to `into` the gradients that follow from those of one of the `pairs`."""
+        """Add to `into` (the views of a gradient) the gradients that follow from those of the pair
+        `name` of `pairs`."""
         into_a, into_b = into
         into_a[name] += grad_a
         into_b[name] += self.scale * grad_b

@@ -86,7 +86,7 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All of them, in bytes."""
         return self.weights + self.adapter + self.sampler + self.activations
 
 
@@ -217,7 +217,7 @@ class _Shape:
 
     @property
     def room(self) -> int:
-        """Bytes that a run may take."""
+        """Bytes that a run may take: those available less `_RESERVED`."""
         return int(self.memory * (1 - _RESERVED))
 
     @cached_property
@@ -312,7 +312,7 @@ class Meter:
         self._seen: dict[int, weakref.ref[Any]] = {}
 
     def count(self, tensor: Tensor) -> None:
-        """Count the tensor's storage, once for all its views, until it is freed."""
+        """Count the tensor's storage, once for all its views, until it is freed; `peak` follows."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._seen:

@@ -50,7 +50,8 @@ class Model:
 
     @cached_property
     def for_sampling(self) -> Weights | HfWeights:
-        """The weights in the form that a sampler of the base model uses."""
+        """The weights in the form that a sampler of the base model uses, made on first use; large
+        ones may be a second copy."""
         return self.weights if isinstance(self.weights, HfWeights) else packed(self.weights)
 
     @cached_property

@@ -131,7 +131,8 @@ def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
 def _units(
     examples: Sequence[EngineExample], budget: int, room: int
 ) -> tuple[list[Unit], list[Unit]]:
-    """Group examples by common prefix; return units that share one, and those that gain nothing."""
+    """Group examples by common prefix; return units that share one, and those that gain nothing.
+    Every example is in one of them."""
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         prefix = example.context if example.context < len(example.tokens) else 0

@@ -123,7 +123,8 @@ class EmbeddedService:
         return types.GetServerCapabilitiesResponse(supported_models=supported(self.contexts()))
 
     def contexts(self) -> dict[str, int | None]:
-        """Return the context in tokens of each model known by name."""
+        """Return the context in tokens of each model known by name: the built-in one, if it is
+        installed, and those in memory."""
         loaded = {name: m.weights.arch.max_context for name, m in list(self.models.items())}
         built_in = built_in_context()
         return {**({BUILT_IN: built_in} if built_in is not None else {}), **loaded}

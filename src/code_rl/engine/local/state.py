@@ -42,7 +42,8 @@ class Saved:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a checkpoint name that is not a plain file name."""
+    """Raise ConfigError for a checkpoint name that is not a plain file name: at most 128 letters,
+    digits, `.`, `_` and `-`, of which the first is a letter or digit."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"checkpoint name {name!r} must be 1 to 128 letters, digits, '.', '_' or '-', not "

@@ -25,7 +25,8 @@ from code_rl.engine.losses.base import (
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     """Return PPO's clipped loss of each token of one sequence, [T], with the ratio s · p /
-    stop_gradient(p). s is the geometric mean of ρ over the marked tokens, as a constant."""
+    stop_gradient(p). s is the geometric mean of ρ = p / q over the tokens of `sequence_ratio_mask`,
+    as a constant."""
     log_s = sequence_ratio(ops, logprobs, inputs)
     ratios = ops.exp(log_s + logprobs - constant(logprobs))
     return surrogate(ops, ratios, inputs["advantages"], settings)

@@ -67,6 +67,7 @@ class Promises:
     """All promises. `on_done` is called with each promise that ends and its result."""
 
     def __init__(self, limits: ServiceLimits) -> None:
+        """Begin without promises, as idle. `limits` applies to open ones only."""
         self._all: dict[str, Promise] = {}
         self._limits = limits
         self.open = 0
@@ -77,6 +78,7 @@ class Promises:
         self.on_done: Callable[[Promise, object], None] | None = None
 
     def __len__(self) -> int:
+        """Return the number of promises that are kept, ended ones too."""
         return len(self._all)
 
     def find(self, request_id: str) -> Promise | None:

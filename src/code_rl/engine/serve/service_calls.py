@@ -52,6 +52,7 @@ class ServiceCalls:
     restart."""
 
     def __init__(self, core: Core) -> None:
+        """Make the secret part of download addresses, which is new for each server."""
         self._core = core
         # A part of the files' addresses, which the SDK fetches without a key.
         self.secret = secrets.token_urlsafe()
