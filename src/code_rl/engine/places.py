@@ -208,7 +208,7 @@ class Capabilities:
                 f"computed here for backend={self.kind}: the SDK's forward_backward_custom has "
                 "none; use temperature=1, a loss of the server's, or backend=embedded"
             )
-        if not _plain(temperature) and self.scaled_logprobs and not self.trains_at_temperature:
+        if not _unscaled(temperature) and self.scaled_logprobs and not self.trains_at_temperature:
             raise ConfigError(
                 f"temperature={temperature:g} cannot be trained with on this back end: the "
                 "log-probabilities that it samples with are scaled by the temperature, and those "
@@ -228,7 +228,7 @@ class Capabilities:
         back end samples scaled log-probabilities and trains at temperatures, else 1."""
         return (
             temperature
-            if not _plain(temperature) and self.scaled_logprobs and self.trains_at_temperature
+            if not _unscaled(temperature) and self.scaled_logprobs and self.trains_at_temperature
             else 1.0
         )
 
@@ -240,7 +240,7 @@ class Capabilities:
 
     def temperature_notice(self, temperature: float) -> str | None:
         """Return a notice for a run whose gradient is biased by its temperature, or None."""
-        if _plain(temperature) or self.scaled_logprobs is not False:
+        if _unscaled(temperature) or self.scaled_logprobs is not False:
             return None
         return (
             f"temperature={temperature:g}: this back end reports and trains log-probabilities at "
@@ -265,7 +265,7 @@ class Capabilities:
         return "; ".join(facts)
 
 
-def _plain(temperature: float) -> bool:
-    """Return True if scaled and unscaled log-probabilities are the same; greedy ones are reported
-    at temperature 1."""
+def _unscaled(temperature: float) -> bool:
+    """Return True for a temperature, 0 or 1, at which scaled and unscaled log-probabilities are the
+    same; greedy ones are reported at temperature 1."""
     return temperature in (0.0, 1.0)

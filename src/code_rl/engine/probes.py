@@ -66,7 +66,7 @@ def survey(place: Place, model_name: str | None) -> Survey:
     generation of Tinker's protocol, or lacks the model. The name None is refused with the list of
     its models.
     """
-    asked = _Asked(place)
+    asked = _ServerProbe(place)
     older_sdk, version = asked.configure(), _sdk_version()
     if older_sdk is not None and version.split(".")[:2] != older_sdk.split(".")[:2]:
         raise ConfigError(
@@ -103,14 +103,14 @@ def survey(place: Place, model_name: str | None) -> Survey:
 def require_downloads(place: Place) -> None:
     """Raise ConfigError, within seconds, if a server cannot be reached, refuses the key, or cannot
     export weights."""
-    if _Asked(place).configure() is not None:
+    if _ServerProbe(place).configure() is not None:
         raise ConfigError(
             f"{place.url} speaks the older generation of Tinker's protocol, which has no "
             "save_weights_external: what it trained cannot be exported from here, with any SDK"
         )
 
 
-class _Asked:
+class _ServerProbe:
     """A server to ask, and the credential that it accepts."""
 
     def __init__(self, place: Place) -> None:

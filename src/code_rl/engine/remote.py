@@ -132,7 +132,7 @@ class Link:
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the future
             answer = Future[Any]()
             answer.set_exception(error)
-        return RemoteFuture(_plain(answer), self, then)
+        return RemoteFuture(_standard_future(answer), self, then)
 
 
 class RemoteFuture(Generic[T]):
@@ -162,7 +162,7 @@ class RemoteFuture(Generic[T]):
             raise
         except Exception as error:  # SDK versions differ in their exceptions; the cause is kept
             place = self._link.place
-            raise BackendError(f"{place.url}: {place.redacted(_in_words(error))}") from error
+            raise BackendError(f"{place.url}: {place.redacted(_error_text(error))}") from error
         return self._then(result)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -336,7 +336,7 @@ async def ready(value: Any) -> Any:
     return value
 
 
-def _plain(answer: Any) -> Future[Any]:
+def _standard_future(answer: Any) -> Future[Any]:
     """Return the standard future behind any SDK version's result, or a finished one around a
     value."""
     inner = getattr(answer, "future", None)
@@ -350,7 +350,7 @@ def _plain(answer: Any) -> Future[Any]:
     return finished
 
 
-def _in_words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return an SDK error as text, with its direct cause if the text does not contain that."""
     cause = error.__cause__
     text = str(error) or type(error).__name__

@@ -228,7 +228,7 @@ class Vllm:
         """Make the server unload an adapter, and delete its files. If the server refuses, the files
         stay and the next snapshot tries again; a warning is logged once. Raises BackendError if the
         server is gone."""
-        answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
+        answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _unread)
         if answer.status_code in (200, 404):
             await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
             self._loaded.discard(name)
@@ -237,7 +237,7 @@ class Vllm:
             logger.warning(
                 "%s does not unload %s (status %d: %s); adapters that it keeps are tried again "
                 "after every step",
-                *(self.place.url, name, answer.status_code, _said(answer)),
+                *(self.place.url, name, answer.status_code, _error_text(answer)),
             )
 
     async def load(self, name: str) -> None:
@@ -245,8 +245,8 @@ class Vllm:
         BackendError if it fails."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
-            answer = await self.post("/v1/load_lora_adapter", body, _whole)
-        said = _said(answer)
+            answer = await self.post("/v1/load_lora_adapter", body, _unread)
+        said = _error_text(answer)
         if answer.status_code != 200 and "already been loaded" not in said:
             raise BackendError(
                 f"{self.place.url} cannot load the adapter in {self.folder / name}: {said}; both "
@@ -280,13 +280,13 @@ class Vllm:
         ) -> tuple[list[int], list[float], types.StopReason] | None:
             """Read an answer; None asks again, once the adapter is loaded. Raises BackendError for
             a refusal."""
-            if answer.status_code == 404 and "does not exist" in _said(answer):
+            if answer.status_code == 404 and "does not exist" in _error_text(answer):
                 await self.load(sampler.name)  # the server was restarted
                 return None
             if answer.status_code != 200:
                 raise BackendError(
                     f"{self.place.url} refuses a request (status {answer.status_code}): "
-                    f"{_said(answer)}"
+                    f"{_error_text(answer)}"
                 )
             return self._choice(answer, how.max_tokens or 0)
 
@@ -383,7 +383,7 @@ class Vllm:
             try:
                 await self._link.watch(asked, since, said)
                 answer = asked.result()
-                said = f"status {answer.status_code}, {_said(answer)}"
+                said = f"status {answer.status_code}, {_error_text(answer)}"
                 final = answer.status_code < 500 and answer.status_code not in PASSING
                 if final:
                     self._link.answered()
@@ -461,7 +461,7 @@ def _write(saved: Path, folder: Path) -> None:
     saved.unlink()
 
 
-async def _whole(answer: httpx.Response) -> httpx.Response:
+async def _unread(answer: httpx.Response) -> httpx.Response:
     """Return the answer itself: the `read` of a request whose status the caller judges."""
     return answer
 
@@ -471,7 +471,7 @@ def _headers(place: Place) -> dict[str, str]:
     return {"Authorization": f"Bearer {place.key}"}
 
 
-def _said(answer: httpx.Response) -> str:
+def _error_text(answer: httpx.Response) -> str:
     """Return the server's own words about an error, or else the answer's text, at most 300
     characters on one line."""
     with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -194,23 +194,23 @@ def _problem(name: str, row: Mapping[str, Any] | DataError, where: str) -> Evalu
         raise row
     meta = row.get("meta")
     ids = names_in({**meta, **row} if isinstance(meta, Mapping) else row)
-    told = "\n".join(told for field in STATEMENT_FIELDS for told in _told(row.get(field)))
+    told = "\n".join(told for field in STATEMENT_FIELDS for told in _texts_in(row.get(field)))
     return EvaluationProblem(
         name, ids[0] if ids else where, problem_text(told, row.get("starter_code")), ids
     )
 
 
-def _told(value: object) -> Iterator[str]:
+def _texts_in(value: object) -> Iterator[str]:
     """Yield the texts in a field: one text, or the turns of a chat and their parts, without answers
     of an assistant."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for one in value:
-            yield from _told(one)
+            yield from _texts_in(one)
     elif isinstance(value, Mapping) and value.get("role", value.get("from")) not in NO_TASK:
         for field in ("content", "text", "value"):
-            yield from _told(value.get(field))
+            yield from _texts_in(value.get(field))
 
 
 async def run_decontaminate(

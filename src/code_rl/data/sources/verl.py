@@ -83,7 +83,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
         tests = from_json(truth, "ground_truth")
     except RowError as error:
         raise RowError("not_tests", error.detail) from error
-    statement, starter = _unworded(asked_by_user(row["prompt"]))
+    statement, starter = _without_template(asked_by_user(row["prompt"]))
     known = extra.get("reference") or extra.get("solutions")
     draft = make_problem(
         origin,
@@ -104,7 +104,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     return with_tests_of(draft, tests)
 
 
-def _unworded(text: str) -> tuple[str, str | None]:
+def _without_template(text: str) -> tuple[str, str | None]:
     """Return the statement and starter code in a user's message, or the whole message if Code-R1
     did not write it."""
     for opening, request in ((_LEETCODE, REQUEST), (_TACO, _STARTER)):

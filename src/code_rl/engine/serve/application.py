@@ -152,7 +152,7 @@ class TinkerApplication:
 
     def _route_stored(self, add: Callable[..., None]) -> None:
         """Route the calls that read or delete in the state folder, by `add` of `_route`. They run
-        on other threads."""
+        on other threads, except for the extension of a lifetime, which changes nothing."""
         service, store = self._service, self.core.store
         one = "training_runs/{run}/checkpoints/{checkpoint:[^/]+/[^/]+}"
         external = "{checkpoint:external_weights/[^/]+}"
@@ -360,8 +360,8 @@ DYNAMIC_CONFIG = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
 
 
 def _answer(found: object) -> web.StreamResponse:
-    """Return the HTTP answer for a call's result: a response, a promise, a model of the SDK's, an
-    object, or nothing."""
+    """Return the HTTP answer for a call's result: a response as it is, a promise by its id, a model
+    of the SDK's or an object as JSON, and nothing as an empty object."""
     if isinstance(found, web.StreamResponse):
         return found
     if isinstance(found, Promise):

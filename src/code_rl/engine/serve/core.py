@@ -327,7 +327,8 @@ class Core:
 
     def close_gap(self, run: ServedRun) -> None:
         """Fail the requests whose predecessor never came, and the next step, whose gradient would
-        be incomplete. Later numbers are accepted again. The run has held requests and a client."""
+        be incomplete. Numbers after the last of them are expected next. The run has held requests
+        and a client."""
         error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
         run.next_seq = max(run.held) + 1
         self.drop_held(run, error)
