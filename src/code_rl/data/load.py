@@ -109,7 +109,8 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
 
 
 def count_splits(dataset: str, test_dataset: str | None) -> int:
-    """Return the number of held-out splits of a run. Raises ConfigError if there are none."""
+    """Return the number of held-out splits of a run, without opening them. Raises ConfigError if
+    there are none."""
     from code_rl.data.builtin import SPLITS
 
     setting = held_out_setting(dataset, test_dataset)
@@ -204,7 +205,8 @@ def labels(problem: Problem) -> dict[str, str]:
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
-    """Return `LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
+    """Return `LOW..HIGH` as two pass rates, 0 to 1. Raises ConfigError for anything else, and if
+    LOW is above HIGH."""
     try:
         low, high = map(float, text.split(".."))
     except ValueError:

@@ -109,7 +109,8 @@ class ProblemStore(Indexed[Problem]):
 
     @property
     def rows(self) -> int:
-        """The number of rows of the source that were processed."""
+        """The number of rows of the source that were processed, with or without a problem: an
+        interrupted store goes on there."""
         return len(self.places) + len(self.skipped)
 
     def left_out(self) -> dict[str, int]:
@@ -193,13 +194,14 @@ class ProblemStore(Indexed[Problem]):
         return self.places[-1].offset + self.places[-1].length if self.places else 0
 
     def _take(self, row: Mapping[str, Any]) -> None:
-        """Add a line of the index to the locations in memory."""
+        """Add a line of the index to the locations in memory. Nothing is written."""
         name, about, (offset, length) = row["id"], row.get("about", {}), row["at"]
         self._place_of[name] = len(self.places)
         self.places.append(ProblemLocation(name, offset, length, about, row["text"], row["tests"]))
 
     def _note(self, row: Mapping[str, Any]) -> None:
-        """Append a line to the index file. It makes the record that was written before it valid."""
+        """Append a line to the index file, and flush it. It makes the record that was written
+        before it valid, so it comes after that. Raises OSError."""
         _, index = self._writers()
         index.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
         index.flush()

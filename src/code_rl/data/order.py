@@ -41,8 +41,8 @@ class ProblemOrder:
         ]
 
     def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the order of an epoch: a permutation that depends on the seed and the epoch
-        only."""
+        """Return the order of an epoch: a permutation that depends on the seed, the epoch and the
+        number of problems only. It must not change, or resumed runs would see other problems."""
         import numpy as np
 
         return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))

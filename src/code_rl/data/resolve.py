@@ -158,7 +158,8 @@ async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Ski
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
-    """Return the problem with the tests of one reading, and the reason in its `meta`."""
+    """Return the problem with the tests of one reading, and its name with the reason in
+    `meta["reading"]`."""
     meta = {**problem.meta, "reading": f"{reading.name} ({why})"}
     return dataclasses.replace(problem, tests=reading.tests, meta=meta)
 

@@ -74,7 +74,8 @@ class Adapter:
 
     @property
     def target_modules(self) -> list[str]:
-        """The last parts of the adapted projections' names, each once."""
+        """The last parts of the adapted projections' names, each once, sorted, as peft lists
+        them."""
         return sorted({name.rsplit(".", 1)[-1] for name in self.pairs})
 
 

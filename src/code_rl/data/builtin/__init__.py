@@ -79,7 +79,8 @@ class BuiltinTrainSet(Indexed[Problem]):
 
     @property
     def fingerprint(self) -> str:
-        """The arguments as text, which decide every problem."""
+        """The arguments as text, which decide every problem: resumed runs compare it instead of
+        reading all problems."""
         return f"{SOURCE}/{TRAIN}/{self._seed}/{self._size}"
 
 

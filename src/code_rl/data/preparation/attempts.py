@@ -77,7 +77,8 @@ def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
 
 
 def _echo(test: TestCase) -> bytes:
-    """Return a test's input as an answer: its text, or its first argument."""
+    """Return a test's input as an answer that the judge can compare: its text in UTF-8, or its
+    first argument, encoded (None without arguments)."""
     if isinstance(test, StdinTest):
         return test.input.encode("utf-8", "surrogatepass")
     given = [*test.args, *test.kwargs.values()]

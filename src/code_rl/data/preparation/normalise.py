@@ -65,7 +65,8 @@ async def normalise(workspace: Workspace, on_row: OnItem) -> list[Candidate]:
         return dataclasses.asdict(summarize(problem, len(store), line))
 
     async def tidied() -> AsyncIterator[Problem | Skipped]:
-        """Yield each row as a tidied problem with an id of its own, or skipped."""
+        """Yield each row, in order, as a tidied problem with an id of its own, or skipped, and call
+        `on_row` after each."""
         rows = (in_language(item, language) for item in workspace.dataset.items(store.rows))
         async with closing(resolve_all(rows, OnDemand(workspace.executor))) as items:
             async for item in items:

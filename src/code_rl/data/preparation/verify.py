@@ -83,7 +83,7 @@ async def run_verify(
 
         async def decide(one: Candidate) -> None:
             """Verify one problem and keep its decision on disk, unless it may change when tried
-            again."""
+            again. A SandboxError becomes a decision."""
             name, verifier = one.entry.id, Verifier(config, workspace.executor())
             try:
                 made[name] = await verifier.verify(workspace.store[one.entry.place])
@@ -151,8 +151,8 @@ class Verifier:
     async def _judge(
         self, problem: Problem, code: str, limit: float, seconds: list[float] | None = None
     ) -> Verdict:
-        """Judge a program under a CPU limit in seconds; `seconds` gets the CPU seconds of each
-        test."""
+        """Judge a program under a CPU limit in seconds, in place of the problem's; `seconds` gets
+        the CPU seconds of each test (None: they are not kept)."""
         limited = replace(problem, time_limit_s=limit)
         return await judge_async(limited, code, self.executor, seconds=seconds)
 
@@ -176,8 +176,9 @@ class Verifier:
     async def _proved(
         self, problem: Problem, code: str, slowest: float, number: int, programs: Programs
     ) -> Decision:
-        """Return the decision for a reference that passed once, with `slowest` CPU seconds on its
-        slowest test, after the rest of the proof."""
+        """Return the decision for a reference, the `number`th, that passed once with `slowest` CPU
+        seconds on its slowest test, after the rest of the proof. If it keeps the problem, it has
+        the calibrated limit and the reference in its metadata."""
         stated = problem.time_limit_s
         if (
             slowest > stated
@@ -311,8 +312,8 @@ def missing_library(message: str) -> str:
 
 
 def _no_verdict(verdict: Verdict) -> Decision:
-    """Return the decision for a verdict that is not about the program: a broken checker, or a
-    failed sandbox."""
+    """Return the decision to drop a problem after a verdict that is not about the program:
+    `broken_checker`, or `sandbox_error`, which a rerun tries again."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
     message = verdict.failure.message if verdict.failure else ""
     return Decision(BROKEN_CHECKER if broken else SANDBOX_ERROR, message)
@@ -327,7 +328,8 @@ LEAST_ROOM = 1.25
 
 
 def bucket(cpu_s: float) -> float:
-    """Return the smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
+    """Return the smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`, so that small
+    differences of timing do not change results."""
     return float(STEP_S * 2 ** math.ceil(math.log2(max(cpu_s / STEP_S, 1))))
 
 

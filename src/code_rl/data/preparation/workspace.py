@@ -121,7 +121,8 @@ async def at_once(
     queue, held, changed = iter(candidates), 0, asyncio.Condition()
 
     async def work() -> None:
-        """Decide about candidates of the shared queue while at most BYTES_IN_FLIGHT are loaded."""
+        """Decide about candidates of the shared queue until it is empty, while at most
+        BYTES_IN_FLIGHT are loaded."""
         nonlocal held
         for candidate in queue:
             size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
@@ -173,7 +174,8 @@ def _utf8_size(text: str) -> int:
 
 
 def _short_hash(text: str) -> str:
-    """Return a hash of a text without surrounding blanks, 16 hex digits."""
+    """Return a hash of a text without surrounding blanks, 16 hex digits. Stored summaries contain
+    it."""
     data = text.strip().encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
@@ -187,7 +189,8 @@ def problem_text(statement: str, starter_code: str | None) -> str:
 
 
 def names_in(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids, titles and other names in a row's fields, each once, as text."""
+    """Return the ids, titles and other names in a row's fields, those of NAME_FIELDS in their
+    order, each once, as text."""
     found = (row.get(field) for field in NAME_FIELDS)
     return tuple(dict.fromkeys(str(name) for name in found if isinstance(name, str | int)))
 

@@ -303,7 +303,8 @@ def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
 
 
 def _unwrapped(output: Any) -> Any:
-    """Return the decoded value, or the only item if it is a list of one."""
+    """Return the decoded value, or the only item if it is a list of one. Raises ValueCodecError for
+    a value that cannot be decoded."""
     value = decode(output)
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 

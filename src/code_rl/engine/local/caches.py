@@ -128,11 +128,12 @@ class Caches(ABC):
 
     @abstractmethod
     def _grow(self) -> None:
-        """Extend every layer's cache to `_capacity` tokens per row."""
+        """Extend every layer's cache to `_capacity` tokens per row; tokens that are there stay."""
 
     @abstractmethod
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
-        """Keep the caches of these rows and prompts."""
+        """Keep the caches of these rows, in this order, and of these prompts [n], and lay the rows
+        out again. `keep` calls it after it has renumbered the prompts."""
 
 
 class RowCaches(Caches):
@@ -203,7 +204,8 @@ class RowCaches(Caches):
             self._values[i] = extended(self._values[i], 2, self._capacity)
 
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
-        """Keep these rows, in this order, and these prompts."""
+        """Keep the caches of these rows, in this order, and of these prompts [n], and lay the rows
+        out again."""
         index = torch.tensor(rows, device=self._device)
         kept = [(self._keys, index), (self._values, index)]
         if len(prompts) < len(self._prefix_keys[0]):
@@ -249,7 +251,8 @@ class GroupCaches(Caches):
         return groups * (width + min(max(counts), _GROUPED) * limit)
 
     def begin(self) -> Tensor:
-        """Return the step's positions, and let each row see its own new cell."""
+        """Return the position of each row's last token [rows], and let each row see its own new
+        cell of this step."""
         positions, slots = super().begin(), self._slots
         start = self._width + self.step * slots
         self._now = slice(start, start + slots)
@@ -296,14 +299,16 @@ class GroupCaches(Caches):
         return torch.cat([prefix, own.view(1, 1, slots * per, -1).expand(n, -1, -1, -1)], dim=-1)
 
     def _grow(self) -> None:
-        """Extend the mask and every layer's cells to the new capacity."""
+        """Extend the mask, then every layer's cells, to the new capacity; cells that are there
+        stay."""
         # First, while the caches are at their smallest.
         self._mask = self._whole_mask()
         for i, cells in enumerate(self._cells):
             self._cells[i] = extended(cells, 3, self._width + self._capacity * self._slots)
 
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
-        """Keep these rows, moved into the fewest slots, and these prompts."""
+        """Keep these rows, moved into the fewest slots, and these groups [n], and rebuild the
+        mask."""
         slot_of, slots = self._slot_of[list(rows)], self._slots
         self._lay_out(1)
         source = np.zeros((len(prompts), self._slots), dtype=np.int64)

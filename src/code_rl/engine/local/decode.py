@@ -87,7 +87,7 @@ class Completion:
 
     @classmethod
     def empty(cls, scored: Scored) -> Completion:
-        """Return a completion of no tokens."""
+        """Return a completion of no tokens, which reached its limit, with its prompt's scores."""
         return cls(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32), False, scored)
 
 
@@ -170,7 +170,7 @@ def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
 
 
 def _rows(parts: Sequence[Tensor], spare: int) -> Tensor:
-    """Return the rows of all parts and `spare` rows of zeros."""
+    """Return the rows of all parts, in order, and `spare` rows of zeros after them."""
     joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     return F.pad(joined, (0, spare)) if spare else joined
 
@@ -289,8 +289,9 @@ class Rows(ABC):
     def _record(
         self, step: int, token: npt.NDArray[np.int32], logprob: npt.NDArray[np.float32]
     ) -> list[tuple[SequenceRequest, Completion]]:
-        """Note the rows' tokens at `step`; return the sequences that they end. Rows that ended
-        before, whose tokens the device chose all the same, are skipped."""
+        """Write the rows' tokens at `step` into the completions; return those that they end, by a
+        stop or by their limit. Rows that ended before, whose tokens the device chose all the same,
+        are skipped."""
         if step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
@@ -330,8 +331,8 @@ class Rows(ABC):
         return token.index_select(0, torch.from_numpy(keep).to(self.device))
 
     def _stops(self, vocab: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Return the tokens that end a completion, [sets, vocab], and the index of each row's set
-        [rows]."""
+        """Return which tokens end a completion, as booleans [sets, vocab], and the index of each
+        row's set [rows], on the host. Ids outside the vocabulary are ignored."""
         sets = list(dict.fromkeys(request.stop_tokens for request in self.requests))
         table = np.zeros((len(sets), vocab), dtype=np.bool_)
         for row, tokens in enumerate(sets):

@@ -189,7 +189,8 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend within the prefixes, then from the suffixes to prefixes and themselves."""
+        """Attend within the prefixes, then from the suffixes to prefixes and themselves: flat [n,
+        heads, d] to flat [n, heads · d]."""
         if prefixes is None:
             return attend_causal(weights, suffixes, causal, query, key, value)
         prefix = attend_causal(weights, prefixes, causal, query, key, value)
@@ -507,7 +508,8 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     shape = (grid.rows, grid.width, arch.kv_heads, arch.head_dim)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Keep the keys and values in the caches' layout, and return the causal attention."""
+        """Keep the keys and values of a layer in the caches' layout, and return the causal
+        attention. It is called for the layers in order."""
         keys.append(key.index_select(0, grid.gather).view(shape).permute(0, 2, 3, 1).contiguous())
         values.append(value.index_select(0, grid.gather).view(shape).transpose(1, 2).contiguous())
         return attend_causal(weights, grid, mask, query, key, value)

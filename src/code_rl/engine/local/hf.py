@@ -152,7 +152,8 @@ def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
 
 
 def _linears(module: nn.Module) -> dict[str, Any]:
-    """Return the linear layers that LoRA adapts, by name."""
+    """Return the linear layers that LoRA adapts, by name, in the model's order, without routers and
+    the towers of other modalities."""
     return {
         name: each
         for name, each in module.named_modules()

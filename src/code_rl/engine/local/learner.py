@@ -220,8 +220,8 @@ class Learner:
         leaves: list[Leaf] = []
 
         def leaf(linear: Linear, layer: int, site: str) -> Linear:
-            """Return the layer with the tensors that get a gradient: the merged weight, or A and
-            B."""
+            """Return the layer with the tensors that get a gradient, the merged weight, or A and B,
+            and add these to `leaves`."""
             if self.merging:
                 weight = linear.weight.detach().requires_grad_()
                 leaves.append(((weight,), partial(self.lora.chain_merged, layer, site)))

@@ -283,7 +283,8 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
 
 
 def _group(load: Load) -> list[EngineExample]:
-    """Return a group of the longest examples, with zeros for tokens, which share their prompt."""
+    """Return a group of the longest examples, with zeros for tokens, which share their prompt and
+    have a loss on every token of the completion."""
     off = np.zeros(load.prompt - 1, dtype=np.float32)
     on = np.ones(load.max_tokens + 1, dtype=np.float32)
     inputs = {name: np.concatenate([off, on]) for name in ("logprobs", "advantages")}

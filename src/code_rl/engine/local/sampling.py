@@ -94,7 +94,8 @@ class Sampler:
         self._lanes.close()
 
     def _sample(self, snapshot: Snapshot) -> None:
-        """Answer the requests that wait for a snapshot. An earlier call may have left none."""
+        """Answer the requests that wait for a snapshot, on the sampler's thread, once none has
+        arrived for `quiet_s` or after 0.1 s. An earlier call may have left none."""
         with self._lock:  # `submit` queues this call before it adds its request
             if snapshot not in self._waiting:
                 return
@@ -140,8 +141,8 @@ def answer(
     waiting: deque[SequenceRequest] = deque()
 
     def take(new: Sequence[Request]) -> None:
-        """Add requests to the batch. Equal prompts are one object, so that they are computed
-        once."""
+        """Add the completions of requests to the batch, in order. Equal prompts are one object, so
+        that they are computed once."""
         for request in new:
             p, number = request.params, len(taken)
             scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None

@@ -213,7 +213,7 @@ class EmbeddedTrainingClient:
         the next step fails too."""
 
         def run() -> NoReturn:
-            """Fail in turn; a backward pass also fails the next step."""
+            """Raise the error in turn; after a backward pass, also make the next step fail."""
             if backward:
                 self._failure = error
             raise error
@@ -231,7 +231,7 @@ class EmbeddedTrainingClient:
         return self.model.tokenizer
 
     def get_info(self) -> types.GetInfoResponse:
-        """Return the model's name and id, and the LoRA rank."""
+        """Return the model's name and id, its tokenizer's name, and the LoRA rank, at once."""
         model = self.model
         return model_info(
             self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank
@@ -296,7 +296,7 @@ class EmbeddedTrainingClient:
     def _submit_backward(
         self, operation: Callable[[], types.ForwardBackwardOutput]
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """Queue a gradient; its failure also fails the next step."""
+        """Queue an operation that adds a gradient; its failure also makes the next step fail."""
 
         def run() -> types.ForwardBackwardOutput:
             """Run the pass; a failure also fails the next step."""
@@ -359,7 +359,8 @@ class EmbeddedTrainingClient:
 
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:
-    """Return views of a flat tensor by peft's names, below `prefix`."""
+    """Return views of a flat tensor by peft's names, below `prefix`. The names are those in
+    checkpoints."""
     a, b = lora.views(flat)
     named = {f"{prefix}{PREFIX}{name}.lora_A.weight": tensor for name, tensor in a.items()}
     return named | {f"{prefix}{PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}

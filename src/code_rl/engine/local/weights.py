@@ -299,7 +299,8 @@ def assembled(
         return tensor.to(device=device, dtype=dtype).contiguous()
 
     def fused(block: str, inputs: int, **outputs: int) -> Linear:
-        """Return projections of one input as one layer; missing biases are zero."""
+        """Return the projections `outputs` (name: columns) of one input side by side as one layer;
+        biases that some lack are zero there."""
         parts = {f"{block}.{name}_proj": n for name, n in outputs.items()}
         weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in parts.items()]).t()
         if not any(f"{at}.bias" in names for at in parts):
@@ -366,7 +367,7 @@ def packed(weights: Weights) -> Weights:
         return weights
 
     def pack(linear: Linear) -> Linear:
-        """Return the layer in the processor's own layout of weights."""
+        """Return the layer with its weight copied into the processor's own layout."""
         return replace(
             linear,
             weight=torch.ops.mkldnn._reorder_linear_weight(

@@ -240,7 +240,7 @@ class TinkerApplication:
         awaited if need be. With `disk` the call may be slow and runs on another thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            """Answer one request; calls that use the disk run on a thread."""
+            """Answer one request with the call's result. A Refusal is raised to `_guard`."""
             body = await request.read()
             found = await asyncio.to_thread(call, request, body) if disk else call(request, body)
             return _answer(await found if inspect.isawaitable(found) else found)
@@ -267,13 +267,14 @@ class TinkerApplication:
         return web.Response(body=found.body, content_type=found.content_type)
 
     async def _health(self, _request: web.Request) -> web.Response:
-        """Answer 200, or 503 while the server is shutting down."""
+        """Answer 200, or 503 while the server is shutting down. No key is needed."""
         draining = self.core.draining
         return web.json_response(
             {"status": "draining" if draining else "ok"}, status=503 if draining else 200
         )
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
+        """Answer with the metrics in Prometheus' text format."""
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 

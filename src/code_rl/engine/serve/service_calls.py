@@ -187,7 +187,8 @@ class ServiceCalls:
         )
 
     def _run(self, record: RunRecord) -> types.TrainingRun:
-        """Return a run as the SDK lists it, with its last checkpoints."""
+        """Return a run as the SDK lists it, with its last training checkpoint and its last sampler
+        weights."""
         found = self._core.store.checkpoints(record.run_id)
         last = {c.kind: _checkpoint(c) for c in reversed(found)}
         return types.TrainingRun(
@@ -207,7 +208,7 @@ class ServiceCalls:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
-    """Return a checkpoint as the SDK lists it."""
+    """Return a checkpoint as the SDK lists it, where kind `state` is called `training`."""
     return types.Checkpoint(
         checkpoint_id=checkpoint.checkpoint_id,
         checkpoint_type="training" if checkpoint.kind == "state" else checkpoint.kind,

@@ -103,11 +103,11 @@ class StateStore:
             left.unlink()
 
     def close(self) -> None:
-        """Release the folder for another server."""
+        """Release the folder for another server. Its files stay."""
         self._lock.close()
 
     def write_session(self, session_id: str, record: Mapping[str, Any]) -> None:
-        """Write a session's record, over an earlier one."""
+        """Write a session's record, over an earlier one. Raises OSError."""
         _write(self.folder / "sessions" / f"{session_id}.json", record)
 
     def read_session(self, session_id: str) -> dict[str, Any]:
@@ -126,7 +126,8 @@ class StateStore:
         return [path.stem for path in files]
 
     def write_run(self, record: RunRecord) -> None:
-        """Make the run's folder and write its record, over an earlier one."""
+        """Make the run's folder and write its record, over an earlier one. The run exists from then
+        on. Raises OSError."""
         self.checkpoint_folder(record.run_id).mkdir(parents=True, exist_ok=True)
         _write(self.folder / "runs" / record.run_id / "run.json", asdict(record))
 

@@ -203,7 +203,8 @@ def encoded(result: object) -> tuple[bytes, str]:
 
 
 def _sample(result: types.SampleResponse) -> pb.SampleResponse:
-    """Encode a response of sampling: little-endian tokens and log-probabilities."""
+    """Encode a response of sampling: tokens as int32 and log-probabilities as float32,
+    little-endian. Prompt scores are included if there are any."""
     message = pb.SampleResponse()
     for sequence in result.sequences:
         into = message.sequences.add(stop_reason=_STOP[sequence.stop_reason])
