@@ -131,7 +131,8 @@ def local_licence(folder: Path) -> str:
 
 
 def _licence(card: Mapping[str, Any]) -> str:
-    """Return the licence of a dataset card as text, `unstated` if it names none."""
+    """Return the license of a dataset card as text, several joined by commas, `unstated` if it
+    names none."""
     licence = card.get("license") or card.get("license_name")
     return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
 

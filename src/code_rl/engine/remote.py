@@ -252,6 +252,8 @@ class RemoteTrainingClient(RemoteClient):
     def __init__(
         self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor
     ) -> None:
+        """`ttl_seconds` is the lifetime of saved checkpoints (None: they do not expire), and
+        `threads` runs calls of the SDK that may block."""
         super().__init__(client, link)
         self._expiry, self._threads = {"ttl_seconds": ttl_seconds}, threads
 

@@ -44,6 +44,8 @@ async def run_write(
         members[split_of(one.entry.id, config.test_share, config.seed)].append(one)
 
     def problems(name: str) -> Iterator[Problem]:
+        """Yield the problems of a split as they are written, in order, and call `on_item` after
+        each."""
         for one in members[name]:
             yield workspace.load(one)
             on_item()

@@ -59,6 +59,7 @@ def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
     else, and the errors of operators and builders."""
 
     def all_of(items: Iterable[ast.expr]) -> list[Any]:
+        """Return the values of several expressions, in order."""
         return [_fold(item, builders) for item in items]
 
     match node:

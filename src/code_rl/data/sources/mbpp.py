@@ -141,7 +141,8 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
 
 
 def _statements(stated: Iterable[str]) -> list[ast.stmt]:
-    """Return the syntax of all assert statements. Raises RowError for one that cannot be read."""
+    """Return the statements of all sources, in order. Raises RowError for one that is not
+    Python."""
     return [part for source in stated for part in asserts.read_statements(source)]
 
 

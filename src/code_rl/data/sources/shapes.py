@@ -100,6 +100,7 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
     """Return a test of rows: True if a field is text that has all `parts`."""
 
     def test(row: Row) -> bool:
+        """Return True if the row's field is text that has all parts."""
         value = row.get(name)
         return isinstance(value, str) and all(part in value for part in parts)
 

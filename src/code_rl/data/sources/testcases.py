@@ -121,8 +121,8 @@ def parsed(text: Any) -> Any:
 
 
 def _with_integer_keys(value: Any) -> Any:
-    """Return the value with integers as keys of dicts whose keys are all numerals, since JSON has
-    no integer keys."""
+    """Return the value with integers as keys of dicts whose keys are all numerals, at any depth,
+    since JSON has no integer keys. The value itself is unchanged."""
     if isinstance(value, list):
         return [_with_integer_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -316,7 +316,8 @@ def _stdin_test(given: Any, wanted: Any, where: str) -> StdinTest:
 
 
 def _lines(value: Any, where: str) -> str:
-    """Return text, or a list of lines as text. Raises RowError for anything else."""
+    """Return text, or a list of lines joined to text. Raises RowError, which begins with `where`,
+    for anything else."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if not isinstance(value, str):

@@ -74,8 +74,8 @@ def code_r1_question(statement: str, starter_code: str | None) -> str:
 
 @named(lambda _, origin: origin.row_id)
 def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """Read a row whose ground truth is tests. Raises RowError `not_tests` for answers (of
-    mathematics, for example) and for programs that cannot be read."""
+    """Read a row whose ground truth is tests; its id is its position. Raises RowError `not_tests`
+    for answers (of mathematics, for example) and for programs that cannot be read."""
     truth = field(row, "reward_model", dict).get("ground_truth")
     about = row.get("extra_info")
     extra: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
@@ -105,8 +105,8 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 
 def _without_template(text: str) -> tuple[str, str | None]:
-    """Return the statement and starter code in a user's message, or the whole message if Code-R1
-    did not write it."""
+    """Return the statement and starter code (None: there is none) in a user's message, or the whole
+    message if Code-R1 did not write it."""
     for opening, request in ((_LEETCODE, REQUEST), (_TACO, _STARTER)):
         if text.startswith(opening):
             statement, _, code = text.removeprefix(opening).partition(f"\n{request}\n```python\n")
@@ -116,8 +116,8 @@ def _without_template(text: str) -> tuple[str, str | None]:
 
 def _functional(draft: Problem, source: str) -> Problem:
     """Return the draft with the tests in the asserts of `check`, or in the tables `_inputs` and
-    `_outputs`, whose loop calls `name(*i)` and expects `o` or `o[0]`. Raises RowError (`not_tests`)
-    for any other source."""
+    `_outputs`, whose loop calls `name(*i)` and expects `o` or `o[0]`. Raises RowError, with the
+    reason `not_tests` for a source of any other form."""
     body, tables = read_statements(source), dict[str, Any]()
     for part in body:
         match part:

@@ -87,7 +87,7 @@ class _Gated(torch.autograd.Function):
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """Return 1 / sqrt(mean(x²) + eps) of the last axis, in fp32."""
+    """Return 1 / sqrt(mean(x²) + eps) of the last axis, [..., 1], in fp32."""
     width = x.shape[-1]
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     return length.square_().add_(eps * width).rsqrt_().mul_(width**0.5)

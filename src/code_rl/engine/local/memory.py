@@ -309,6 +309,7 @@ class Meter:
     """Counts the bytes of the storages of tensors, and their peak."""
 
     def __init__(self) -> None:
+        """Begin at zero, without anything counted."""
         self.live = self.peak = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
 

@@ -79,6 +79,7 @@ class _Queue:
     """Operations that wait, by lane. The thread holds it, and not the lanes' owner."""
 
     def __init__(self) -> None:
+        """Begin without operations. Its fields are used under `changed` only."""
         self.changed = threading.Condition()
         self.lanes: dict[Hashable, deque[_Job]] = {}
         self.closed = False
@@ -105,7 +106,8 @@ class _Queue:
             return job
 
     def work(self) -> None:
-        """Run operations until the queue is closed and empty."""
+        """Run operations, one at a time, until the queue is closed and empty. An operation's
+        exception goes into its future."""
         while (job := self.take()) is not None:
             operation, future = job
             run_into(future, operation)
@@ -147,7 +149,7 @@ class Lanes:
         return AwaitableConcurrentFuture(future)
 
     def close(self) -> None:
-        """Refuse new operations; those already queued still run."""
+        """Refuse new operations; those already queued still run. Idempotent."""
         self._queue.close()
 
 

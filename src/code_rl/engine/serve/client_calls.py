@@ -46,6 +46,7 @@ class TrainingCalls:
     """The calls of a TrainingClient. Each returns the promise of its result."""
 
     def __init__(self, core: Core) -> None:
+        """`core` has all state; these calls keep none."""
         self._core = core
 
     def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
@@ -158,7 +159,8 @@ class TrainingCalls:
         return promise
 
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
-        """Promise one optimizer step, in the model's order of requests."""
+        """Promise one optimizer step, in the model's order of requests. Unsuitable parameters fail
+        the promise. Raises a Refusal as `Core.accept` does."""
         run = self._core.run(request.model_id)
         return self._core.accept(
             run,
@@ -282,6 +284,7 @@ class SamplingCalls:
     """The calls of a SamplingClient."""
 
     def __init__(self, core: Core) -> None:
+        """`core` has all state; these calls keep none."""
         self._core = core
 
     def create_session(
@@ -437,7 +440,7 @@ class SamplingCalls:
 
 
 def _adam_only(config: object) -> None:
-    """Raise ConfigError for any optimizer but Adam."""
+    """Raise ConfigError for the configuration of any optimizer but Adam."""
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
         raise ConfigError(f"optimizer {kind!r} is not supported by this server, only adamw")
