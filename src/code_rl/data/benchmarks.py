@@ -63,15 +63,16 @@ Reader = Callable[[list[Path], RowSelection], Iterator[Item]]
 
 
 def is_files(name: str) -> bool:
-    """Return True for a file or folder of problems, or FOLDER:split of a folder that `code-rl
-    prepare` wrote."""
+    """Return True for the name of a data file, which may be missing, for an existing folder, or for
+    FOLDER:split of a folder that `code-rl prepare` wrote. The name of a benchmark never is one."""
     folder = Path(name).expanduser()
     prepared = Path(name.rpartition(":")[0] or name).expanduser() / MANIFEST
     return name not in READERS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
 def check_selection(name: str, choice: RowSelection) -> None:
-    """Raise ConfigError for a release or dates if the benchmark has none."""
+    """Raise ConfigError for a release or dates in `choice`. Call it for benchmarks other than
+    LiveCodeBench, which have none."""
     if choice.version or choice.start_date or choice.end_date:
         raise ConfigError(
             f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none"
@@ -81,8 +82,10 @@ def check_selection(name: str, choice: RowSelection) -> None:
 async def read_files(
     name: str, data: str | None, executor: Executor, say: Say
 ) -> tuple[ProblemStore, dict[str, Any]]:
-    """Return the problems of the file or folder `data`, else `name`, and facts for the manifest.
-    Raises ConfigError if there is none, DataError if it is malformed."""
+    """Return the problems of the file or folder `data` (None: `name`), and facts for the manifest.
+    The first time, solutions run in `executor`; then a store in the cache is used. Raises
+    ConfigError if there is no such file, and for LiveCodeBench's own rows, DataError if it is
+    malformed."""
     with given_as("data" if data else "benchmark"):
         dataset = open_dataset(data or name, "test")
         if "livecodebench" in dataset.shapes():
@@ -96,8 +99,9 @@ async def read_files(
 
 
 def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any]]:
-    """Return the problems of the user's object `own` (for `builtin`, those of all built-in splits),
-    and facts for the manifest."""
+    """Return the problems of the user's object `own` (for `builtin`, those of all built-in splits,
+    whatever `own` is), and facts for the manifest. Raises ConfigError if it does not give
+    problems."""
     if name == "builtin":
         own = [problem for split in SPLITS for problem in test_split(split)]
     problems = problems_of("benchmark", name, own)
@@ -108,8 +112,9 @@ def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any
 async def read_benchmark(
     name: str, data: str | None, choice: RowSelection, executor: Executor, say: Say
 ) -> tuple[ProblemStore, dict[str, Any]]:
-    """Return the problems of a benchmark in READERS, and facts for the manifest. If references
-    compute the expected values, they run in `executor`.
+    """Return the problems of a benchmark in READERS, and facts for the manifest. `data` is a local
+    file or folder (None: the published file, which is downloaded once). If references compute the
+    expected values, they run in `executor`, the first time.
 
     Raises ConfigError for files that are not available, DataError for malformed ones.
     """
@@ -133,8 +138,8 @@ async def read_benchmark(
 
 
 def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[list[Path], str]:
-    """Return the files of a benchmark and their revision: local ones (`data`), or downloads at the
-    pinned revision.
+    """Return the files of a benchmark and their revision: local ones (`data`), or, if that is None,
+    downloads at the pinned revision.
 
     Raises ConfigError if there is neither, or if the selection does not apply.
     """
@@ -153,7 +158,9 @@ def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[lis
 
 
 def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[Path], str]:
-    """Return the shards of the chosen version, local or downloaded, and the revision to publish."""
+    """Return the shards of the chosen version, from `path` or downloaded, and the revision to
+    publish. A single file needs no version. Raises ConfigError for a version that is missing,
+    unknown or without effect, and for a missing file."""
     if path is not None and path.is_file():
         if choice.version is not None:
             raise ConfigError(
@@ -176,8 +183,8 @@ def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[
 
 
 def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Reader:
-    """Return a reader of either layout. Rows with `base_input` are evalplus's own; `base_only`
-    leaves out their extra tests."""
+    """Return a reader of either layout, of one file. Rows with `base_input` are evalplus's own;
+    `base_only` leaves out their extra tests."""
 
     def items(paths: list[Path], _choice: RowSelection) -> Iterator[Item]:
         """Read each row by its own layout: with `base_input` by `plus`, else by `other`."""
@@ -192,7 +199,8 @@ def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Reader:
 
 
 def _with_prompt(row: Row, item: Item) -> Item:
-    """Add the benchmark's prompt text, and the text that a plain completion would continue."""
+    """Return the item with the benchmark's prompt text in its problem's `meta`, and the text that a
+    plain completion would continue. The problem's source decides; a skipped row is unchanged."""
     if isinstance(item, Skipped):
         return item
     problem = problem_in(item)
@@ -221,7 +229,7 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
 
 def _livecodebench(paths: list[Path], choice: RowSelection) -> Iterator[Item]:
     """Read problems with the benchmark's own imports, which it puts before every program, also
-    those that read stdin."""
+    those that read stdin. Rows outside the dates are skipped items, in their place."""
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     read = partial(livecodebench.read_livecodebench, window=window)
     for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
@@ -230,7 +238,8 @@ def _livecodebench(paths: list[Path], choice: RowSelection) -> Iterator[Item]:
 
 
 def _codeforces(paths: list[Path], _choice: RowSelection) -> Iterator[Item]:
-    """Read a list of `{"problem", "tests"}`; a second file lists the problem names."""
+    """Read a list of `{"problem", "tests"}`; a second file lists the problem names, which become
+    the ids. Raises DataError if the two have different lengths."""
     rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     if len(rows) != len(names):
         raise DataError(f"{paths[0]} has {len(rows)} problems, {paths[1].name} {len(names)} names")
@@ -241,6 +250,8 @@ def _codeforces(paths: list[Path], _choice: RowSelection) -> Iterator[Item]:
 
 
 def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
+    """Return the problem of a row with `task_id`, `problem` and `tests`. Raises RowError for
+    unknown tests."""
     tests, fn_name = read_tests(row["tests"])
     return Problem(row["task_id"], row["problem"], tests, fn_name=fn_name, source="codeforces")
 

@@ -94,19 +94,20 @@ class Source:
             yield partial(read_row, row, Origin(self.name, prefix, index, where))
 
     def rows(self) -> Rows:
-        """Yield raw rows, or the errors of rows that cannot be read, each with its position as
-        text."""
+        """Yield raw rows, or the errors of rows that cannot be read, in order, each with its
+        position as text. Raises DataError for a file that cannot be read at all."""
         return chain.from_iterable(map(scan_rows, self.files))
 
     def provenance(self) -> dict[str, Any]:
-        """Return the source of the rows as JSON data."""
+        """Return the source of the rows as JSON data, with size and SHA-256 of each file, which are
+        read."""
         names = ("name", "split", "repository", "revision", "licence")
         facts = {name: getattr(self, name) for name in names}
         return {**facts, "files": describe_files(self.files)}
 
     def identity(self) -> list[Any]:
-        """Return the version of the content: the commit, or each local file's path, size and
-        modification time."""
+        """Return the version of the content as JSON data, without reading it: the commit, or each
+        local file's path, size and modification time. Raises OSError for a missing file."""
         version: Any = [self.repository, self.revision, *(file.name for file in self.files)]
         if self.revision is None:
             stats = [(str(file.resolve()), file.stat()) for file in self.files]
@@ -121,6 +122,7 @@ class Source:
         return f"{self.name}@{self.revision}{split}" if self.revision else self.given
 
     def __str__(self) -> str:
+        """Return `pinned` with a commit of 12 digits, for users."""
         commit = self.revision or ""
         return self.pinned.replace(commit, commit[:12])
 
@@ -134,25 +136,26 @@ class MadeSource(Source):
     version: str = __version__
 
     def readers(self) -> Iterator[Callable[[], Item]]:
-        """Yield one function per problem, which returns it."""
+        """Yield one function per problem, in order, which returns it."""
         return (partial(self.problems.__getitem__, index) for index in range(len(self.problems)))
 
     def rows(self) -> Rows:
-        """Yield the problems in the native format."""
+        """Yield the problems in the native format, each with its id as the position."""
         return ((problem.id, problem_to_json(problem)) for problem in self.problems)
 
     def provenance(self) -> dict[str, Any]:
-        """Return the version of the problems."""
+        """Return the name and version of the problems as JSON data; there are no files."""
         return {"name": self.name, "revision": self.version}
 
     def identity(self) -> list[Any]:
-        """Return the version of the problems."""
+        """Return the version of the problems, with the setting that names them."""
         return [self.name, self.version]
 
 
 def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
-    """Return the problems of `setting=name`, a user's object, which is a list of problems or a
-    function that returns one. Raises ConfigError if it is neither, or repeats an id."""
+    """Return the problems of `setting=name`, a user's object, which is an iterable of problems or a
+    function that returns one; it is called once. Raises ConfigError if it is neither, fails, or
+    repeats an id, and DataError for a problem that cannot be judged."""
     with registry.attribute_errors_to(setting, name):
         problems = tuple(own() if callable(own) else own)
         if not all(isinstance(problem, Problem) for problem in problems):
@@ -171,7 +174,7 @@ def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
 
 
 def digest_of(problems: Sequence[Problem]) -> str:
-    """Return a hash of all the problems."""
+    """Return a hash of all the problems, tests included, which depends on their order."""
     return hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
 
 
@@ -186,13 +189,15 @@ class Dataset:
         return self.items()
 
     def items(self, skip: int = 0) -> Iterator[Item]:
-        """Yield one item per raw row, in the order of the sources, without the first `skip`
-        rows."""
+        """Yield one item per raw row, in the order of the sources, without the first `skip` rows. A
+        row that cannot be used is a Skipped in its place. Raises DataError for a file that cannot
+        be read at all."""
         readers = chain.from_iterable(source.readers() for source in self.sources)
         return (read() for read in islice(readers, skip, None))
 
     def shapes(self) -> list[str]:
-        """Return the name of the shape of each source's first row ("" for an unknown shape)."""
+        """Return the name of the shape of each source's first row that can be read ("" for an
+        unknown shape). Sources without files are left out."""
         rows = (
             next((row for _, row in source.rows() if not isinstance(row, DataError)), {})
             for source in self.sources
@@ -201,11 +206,11 @@ class Dataset:
         return [shape.name if (shape := shape_of(row)) else "" for row in rows]
 
     def provenance(self) -> list[dict[str, Any]]:
-        """Return the source of each part's rows."""
+        """Return the source of each part's rows as JSON data. Files are read, for their hashes."""
         return [source.provenance() for source in self.sources]
 
     def fingerprint(self) -> str:
-        """Return a hash that changes when any source changes."""
+        """Return a hash that changes when any source changes. Files are not read."""
         text = json.dumps([source.identity() for source in self.sources])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -227,6 +232,7 @@ class Part:
 
 def open_dataset(setting: str, role: Role = "train") -> Dataset:
     """Return the data set that `setting` names; `role` chooses the split if the setting does not.
+    Files of the hub are downloaded; no row is read.
 
     Raises ConfigError for an unknown name, split or revision and for an unreachable hub, DataError
     for unusable files.
@@ -260,7 +266,8 @@ def test_split_settings(setting: str) -> dict[str, str]:
 
 def with_absolute_paths(setting: str) -> str:
     """Return the setting with each existing path in it absolute, so that it means the same in any
-    working directory. Names of the catalogue come before paths."""
+    working directory. Names of the catalogue come before paths. Raises ConfigError for a malformed
+    setting."""
     return ",".join(
         part.given
         if part.path is None or part.name in KNOWN_NAMES
@@ -271,7 +278,8 @@ def with_absolute_paths(setting: str) -> str:
 
 def own_test_setting(setting: str) -> str | None:
     """Return the setting of the held-out problems that belong to `dataset=setting`, or None if
-    there are none."""
+    there are none, as for several data sets or a named split. Raises ConfigError for a malformed
+    setting, DataError for a damaged prepared folder."""
     part, *more = _parts(setting)
     if more or part.split is not None:
         return None
@@ -285,7 +293,8 @@ def own_test_setting(setting: str) -> str | None:
 
 
 def _parts(setting: str) -> list[Part]:
-    """Split `dataset=` at commas, but for a path that contains one."""
+    """Split `dataset=` at commas, but for a path that contains one. Raises ConfigError for an empty
+    or malformed part; names are not checked."""
     if (whole := _local(setting)) is not None:
         return [whole]
     parts = [part.strip() for part in setting.split(",")]
@@ -297,7 +306,8 @@ def _parts(setting: str) -> list[Part]:
 
 
 def _part(text: str) -> Part:
-    """Read one NAME[@REVISION][:SPLIT], or a local path."""
+    """Read one NAME[@REVISION][:SPLIT], or a local path, which comes first. Raises ConfigError for
+    another form, and for a revision of a mixture."""
     if (local := _local(text)) is not None:
         return local
     base, colon, split = text.rpartition(":") if ":" in text else (text, "", "")
@@ -313,7 +323,8 @@ def _part(text: str) -> Part:
 
 
 def _local(text: str) -> Part | None:
-    """Return the part that names an existing file or folder, else None."""
+    """Return the part that names an existing file or folder, `~` expanded, with a split after the
+    last colon, else None."""
     head, _, split = text.rpartition(":")
     for name, of_folder in ((text, None), (head, split)):
         path = Path(os.path.expanduser(name))
@@ -323,7 +334,8 @@ def _local(text: str) -> Part | None:
 
 
 def _exists(path: Path) -> bool:
-    """Return True if there is a file or folder; False for a text that is too long for a path."""
+    """Return True if there is a file or folder; False for a text that is too long for a path.
+    Raises any other OSError."""
     try:
         return path.exists()
     except OSError as error:
@@ -333,7 +345,8 @@ def _exists(path: Path) -> bool:
 
 
 def _sources(part: Part, role: Role) -> list[Source]:
-    """Return a part's sources: built-in, mixture, catalogue, path, hub id, or the user's object."""
+    """Return a part's sources: built-in, mixture, catalogue, path, hub id, or the user's object,
+    tried in this order. Raises ConfigError for an unknown name or split."""
     name, split, given = part.name, part.split, part.given
     if given == BUILTIN:
         from code_rl.data.builtin import BuiltinTrainSet
@@ -370,7 +383,9 @@ def _sources(part: Part, role: Role) -> list[Source]:
 
 
 def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
-    """Download the files of a hub set's split and return their source."""
+    """Download the files of a hub set's split and return their source. A set without the split of
+    `role` gives its first one. Raises ConfigError for an unknown split or revision, and for an
+    unreachable hub."""
     name, split = part.name, part.split
     wanted: Sequence[str] = ()
     if name == "livecodebench":
@@ -390,7 +405,8 @@ def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
 
 
 def _from_path(path: Path, part: Part, role: Role) -> Source:
-    """Return the source of a local file, or of one split of a folder."""
+    """Return the source of a local file, or of one split of a folder; `role` is the split if none
+    is named. Raises ConfigError for a split that does not exist and for files of another kind."""
     split, given = part.split, part.given
     if path.is_file():
         if split is not None:
@@ -417,7 +433,7 @@ def _from_path(path: Path, part: Part, role: Role) -> Source:
 
 def read_prepared(path: Path) -> dict[str, Any] | None:
     """Return the manifest of a folder made by `code-rl prepare`, or None for another folder. Raises
-    DataError if it is damaged."""
+    DataError if it is damaged or of an unknown version."""
     file = path / MANIFEST
     if not file.is_file():
         return None

@@ -41,7 +41,8 @@ class Repository:
         return _licence(self.card)
 
     def listed(self, config: str | None, split: str) -> list[str]:
-        """Return the files that the card's `configs` list for a split, or none if it lists none."""
+        """Return the files that the card's `configs` list for a split, or none if it lists none.
+        With `config` None, the first config that has the split counts."""
         for entry in _dicts(self.card.get("configs")):
             if config is not None and entry.get("config_name") != config:
                 continue
@@ -58,7 +59,8 @@ class Repository:
 
 
 def open_repository(name: str, revision: str | None) -> Repository:
-    """Return the files of `name` at `revision` (None: the current main branch).
+    """Return the files of `name` at `revision` (None: the current main branch), as the hub or else
+    the cache has them. Only the card is downloaded.
 
     Raises ConfigError if the repository or revision does not exist or is not readable, or if it is
     neither on the hub nor in the cache.
@@ -108,7 +110,8 @@ def fetch_file(repository: str, filename: str, revision: str) -> Path:
 
 
 def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
-    """Return the cache's snapshot of this revision, found by its card."""
+    """Return the cache's snapshot of this revision, found by its card. Its files are those that
+    were downloaded before. Raises ConfigError, about `cause`, if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, README, repo_type="dataset", revision=revision or MAIN)
@@ -122,18 +125,21 @@ def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
 
 
 def local_licence(folder: Path) -> str:
-    """Return the license that a repository's README in `folder` names, or `unstated`."""
+    """Return the license that a repository's README in `folder` names, or `unstated`, also without
+    one."""
     return _licence(_card(folder / README))
 
 
 def _licence(card: Mapping[str, Any]) -> str:
-    """Return the licence of a dataset card as text, `unstated` if it names none."""
+    """Return the license of a dataset card as text, several joined by commas, `unstated` if it
+    names none."""
     licence = card.get("license") or card.get("license_name")
     return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
 
 
 def _card(readme: Path) -> dict[str, Any]:
-    """Return the metadata at the head of a repository's README, or nothing."""
+    """Return the metadata at the head of a repository's README; none if it is missing or
+    malformed."""
     if not readme.is_file() or find_spec("huggingface_hub") is None:
         return {}
     from huggingface_hub import metadata_load
@@ -154,8 +160,8 @@ def _hub_errors() -> tuple[type[Exception], ...]:
 
 
 def _unreachable(name: str, revision: str | None, cause: Exception, cache: str) -> ConfigError:
-    """Return the error of a hub that cannot be reached, with the command that fetches the data
-    elsewhere. `cache` says what the local cache lacks."""
+    """Return, for the caller to raise, the error of a hub that cannot be reached, with the command
+    that fetches the data elsewhere. `cache` says what the local cache lacks."""
     at = f" --revision {revision}" if revision else ""
     return ConfigError(
         f"the hub cannot be reached for dataset {name} ({_first_line(cause)}) and {cache}; where "
@@ -165,11 +171,13 @@ def _unreachable(name: str, revision: str | None, cause: Exception, cache: str) 
 
 
 def _first_line(error: Exception) -> str:
+    """Return an error's class and the first line of its text, shortened to 160 characters."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
 def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the mappings in a list of a card; none for anything but a list."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
@@ -186,8 +194,9 @@ class Pinned:
 
 
 def fetch(pinned: Pinned) -> Path:
-    """Return the file in the data folder, downloaded once. Raises ConfigError if it is not
-    available, DataError if its hash differs."""
+    """Return the file in the data folder, downloaded once; its hash is checked each time. Raises
+    ConfigError if it is not available, and DataError if its hash differs; such a download is not
+    kept."""
     target = data_folder() / pinned.kept_as
     if target.is_file():
         if file_sha256(target) != pinned.sha256:
@@ -224,8 +233,8 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?$|^\d{4,5}$")
 def select_files(
     names: Sequence[str], config: str | None, split: str, where: str, *, required: bool = True
 ) -> list[str]:
-    """Return the data files among `names` (relative paths) that belong to `config` and `split`, in
-    order.
+    """Return the data files among `names` (relative paths) that belong to `config` (None: any) and
+    `split`, sorted. A name belongs to a split that is one of its words.
 
     With `required=False`, all files of a folder are returned if no name mentions a split. `where`
     begins the errors.
@@ -261,13 +270,14 @@ def select_files(
 
 
 def _words(name: str) -> set[str]:
-    """The words of a path: `data/train-00000-of-00002.parquet` has `train`,
+    """Return the words of a path: `data/train-00000-of-00002.parquet` has `train`,
     `LeetCodeDataset-v0.3.1-test.jsonl.gz` has `test`."""
     return {word for part in PurePath(name).parts for word in re.split(r"[-_.]", part)}
 
 
 def _without_shard(name: str) -> tuple[str, int | None]:
-    """Return a path without its shard number, and the number of shards that it states."""
+    """Return a path without its shard number, and the number of shards that it states (None: it
+    states none)."""
     path = PurePath(name)
     suffix = max((each for each in DATA_SUFFIXES if path.name.endswith(each)), key=len, default="")
     stem = path.name.removesuffix(suffix)

@@ -46,8 +46,8 @@ class RunData:
     test: Mapping[str, Dataset] | None
 
     def describe(self) -> dict[str, list[str]]:
-        """Return names, commits and splits for the run's record; a resumed run must find the
-        same."""
+        """Return the commits or settings of each split's sources for the run's record, by `train`
+        and `test NAME`; built-in ones are left out. A resumed run must find the same."""
         found = {TRAIN: self.train} if self.train else {}
         found |= {TEST + name: split for name, split in (self.test or {}).items()}
         return {name: [source.pinned for source in split.sources] for name, split in found.items()}
@@ -60,8 +60,9 @@ def find_data(
     evaluates: bool,
     pins: Mapping[str, Sequence[str]] | None = None,
 ) -> RunData:
-    """Find the data sets of the two settings, or of `pins` (an earlier `RunData.describe`). Files
-    are downloaded but not read.
+    """Find the data sets of the two settings, or of `pins` (an earlier `RunData.describe`; None: no
+    earlier run). Files are downloaded but not read. Without `evaluates` there are no held-out
+    problems.
 
     Raises ConfigError for an unknown name, and with `evaluates` for a data set without held-out
     problems; DataError for unusable files.
@@ -86,7 +87,8 @@ def find_data(
 
 @contextmanager
 def given_as(setting: str) -> Iterator[None]:
-    """Name the setting in which a data set was given in errors about `dataset=`."""
+    """Name the setting in which a data set was given in errors of the block that speak of
+    `dataset=`. Their type stays."""
     try:
         yield
     except InputError as error:
@@ -94,8 +96,8 @@ def given_as(setting: str) -> Iterator[None]:
 
 
 def held_out_setting(dataset: str, test_dataset: str | None) -> str:
-    """Return the setting that names the held-out problems of a run. Raises ConfigError if there are
-    none."""
+    """Return the setting that names the held-out problems of a run: `test_dataset`, or if it is
+    None, those that belong to `dataset`. Raises ConfigError if there are none."""
     setting = test_dataset or (BUILTIN if dataset == BUILTIN else own_test_setting(dataset))
     if setting is None:
         raise ConfigError(
@@ -107,7 +109,8 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
 
 
 def count_splits(dataset: str, test_dataset: str | None) -> int:
-    """Return the number of held-out splits of a run. Raises ConfigError if there are none."""
+    """Return the number of held-out splits of a run, without opening them. Raises ConfigError if
+    there are none."""
     from code_rl.data.builtin import SPLITS
 
     setting = held_out_setting(dataset, test_dataset)
@@ -117,7 +120,9 @@ def count_splits(dataset: str, test_dataset: str | None) -> int:
 async def load_train_problems(
     data: RunData, executor: Executor, say: Say = print
 ) -> Sequence[Problem]:
-    """Return the problems to train on; each is read on access."""
+    """Return the problems to train on; each is read on access. The first time, every row is read,
+    and solutions run in `executor`. `say` gets lines for the user. Raises DataError as
+    `load_dataset` does."""
     if data.train is None:
         from code_rl.data.builtin import BuiltinTrainSet
 
@@ -129,7 +134,8 @@ async def load_test_splits(
     data: RunData, limit: int, executor: Executor, say: Say = print
 ) -> dict[str, Sequence[Problem]]:
     """Return held-out problems by split, at most `limit` each (-1: all), the same subsample in
-    every run."""
+    every run. Solutions run in `executor` the first time. Raises DataError as `load_dataset`
+    does."""
     splits: dict[str, Sequence[Problem]] = {}
     if data.test is None:
         from code_rl.data.builtin import SPLITS, test_split
@@ -143,7 +149,8 @@ async def load_test_splits(
 
 async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -> ProblemStore:
     """Return all problems of a data set, by position and by id. The first time, every row is read
-    and call rows run their solutions; later a store on disk is used.
+    and call rows run their solutions in `executor`; later a store in the cache is used. `say` gets
+    progress and the rows left out.
 
     Raises DataError for a malformed native file, and for a data set without any problem.
     """
@@ -172,8 +179,9 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
 async def resolved_rows(
     rows: Iterable[Item], name: str, executor: Executor, say: Say, count: int
 ) -> AsyncIterator[Problem | Skipped]:
-    """Yield the problems of the rows of the data set `name` after the first `count`, and say how
-    far it is."""
+    """Yield the problems of `rows`, in order, and say how far it is every ten seconds. `rows` are
+    those of the data set `name` after its first `count`. Raises SandboxError if the executor
+    fails."""
     say(f"reading {name} (the first time, when solutions give expected values; then kept)")
     said = time.monotonic()
     async with closing(resolve_all(rows, executor)) as items:
@@ -186,8 +194,9 @@ async def resolved_rows(
 
 
 def labels(problem: Problem) -> dict[str, str]:
-    """Return a problem's labels for evaluations: tags for breakdowns, and the text that a plain
-    completion continues."""
+    """Return a problem's labels for evaluations as text: its source, tags for breakdowns, and the
+    text that a plain completion continues. Those that it lacks are left out. Stores on disk keep
+    them."""
     found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
     found["source"] = problem.source
     return {
@@ -196,7 +205,8 @@ def labels(problem: Problem) -> dict[str, str]:
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
-    """Return `LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
+    """Return `LOW..HIGH` as two pass rates, 0 to 1. Raises ConfigError for anything else, and if
+    LOW is above HIGH."""
     try:
         low, high = map(float, text.split(".."))
     except ValueError:
@@ -209,8 +219,8 @@ def parse_difficulty(text: str) -> tuple[float, float]:
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
-    """Keep the problems whose known pass rate is within `LOW..HIGH`, ends included. Raises
-    ConfigError if a problem has no rate, or none is left."""
+    """Return a view of the problems whose known pass rate is within `LOW..HIGH`, ends included;
+    every problem is read. Raises ConfigError if a problem has no rate, or none is left."""
     low, high = parse_difficulty(difficulty)
     rates = [_pass_rate(problem.meta) for problem in problems]
     if lacking := rates.count(None):
@@ -231,8 +241,9 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
 def in_language(
     problems: Sequence[Problem], name: str | None, say: Say = print
 ) -> Sequence[Problem]:
-    """Return each problem `Problem.in_language`. Those with call tests, which only Python's
-    programs have, are left out, and counted for users. Raises ConfigError if none is left."""
+    """Return each problem `Problem.in_language` (None: the problems as they are), converted on
+    access. Those with call tests, which only Python's programs have, are left out, and counted for
+    users. Raises ConfigError if none is left."""
     if name is None:
         return problems
     places = [
@@ -248,7 +259,8 @@ def in_language(
 
 
 def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
-    """Return the problems that have at least `least` tests, each `with_most_tests` (None: all).
+    """Return the problems that have at least `least` tests, in order, each `with_most_tests` on
+    access (None: all tests).
 
     Raises ConfigError if none is left.
     """
@@ -269,7 +281,7 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
 
 def with_most_tests(problem: Problem, most: int) -> Problem:
     """Return the problem with at most `most` tests: the public ones, then those with the longest
-    inputs, in their original order."""
+    inputs, in their original order. One that has no more is returned itself."""
     if len(problem.tests) <= most:
         return problem
 
@@ -285,18 +297,19 @@ def with_most_tests(problem: Problem, most: int) -> Problem:
 
 
 def _pass_rate(meta: Mapping[str, Any]) -> float | None:
-    """Return the pass rate measured by `code-rl prepare` (in `meta`), or a plain
-    `meta.pass_rate`."""
+    """Return the pass rate, 0 to 1, measured by `code-rl prepare` (in `meta`), or a plain
+    `meta.pass_rate`; None without either."""
     measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
     return float(measured) if isinstance(measured, int | float) else None
 
 
 def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Problem]:
     """Return the problems that `dataset=` would train on: `builtin`, a name, a hub id, files or a
-    folder. `limit` chooses a subset, always the same.
+    folder. `limit` chooses a subset, always the same (None: all).
 
-    Each problem is read from disk on access. Raises ConfigError for an unknown name, DataError for
-    unusable files.
+    Each problem is read from disk on access. The first time, solutions may run in the shared
+    sandbox. Raises ConfigError for an unknown name or a limit below 1, DataError for unusable
+    files.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit={limit} must be at least 1, or None for all problems")

@@ -62,6 +62,9 @@ class ProblemStore(Indexed[Problem]):
     """
 
     def __init__(self, folder: Path, key: str) -> None:
+        """Read the index that an earlier process stored in `folder` under the same `key`; another
+        key's is ignored, and overwritten by the first write. Nothing is written yet. Raises
+        DataError for a damaged index."""
         self.folder, self.key = folder, key
         self.places: list[ProblemLocation] = []
         self.skipped: list[Skipped] = []
@@ -73,7 +76,8 @@ class ProblemStore(Indexed[Problem]):
         self._whole = self._read_index()
 
     def at(self, position: int) -> Problem:
-        """Return the problem at a position, parsed each time."""
+        """Return the problem at a position, read and parsed each time. Raises DataError, naming the
+        folder to delete, if its record is damaged."""
         place, where = self.places[position], f"{self.folder}, record {position}"
         if self._reading is None:
             self._reading = os.open(self.folder / RECORDS, os.O_RDONLY)
@@ -87,12 +91,12 @@ class ProblemStore(Indexed[Problem]):
         return len(self.places)
 
     def has(self, problem_id: str) -> bool:
-        """True if a problem has this id."""
+        """Return True if a problem has this id."""
         return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
         """Return the problem with this id. The last one is cached. Raises KeyError for an unknown
-        id."""
+        id, DataError for a damaged record."""
         last = self._last
         if last is None or last.id != problem_id:
             last = self._last = self.at(self._place_of[problem_id])
@@ -100,21 +104,23 @@ class ProblemStore(Indexed[Problem]):
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """Return `keys_of` each problem, without reading any."""
+        """The `keys_of` each problem, by position, without reading any."""
         return [(place.id, place.text) for place in self.places]
 
     @property
     def rows(self) -> int:
-        """The number of rows of the source that were processed."""
+        """The number of rows of the source that were processed, with or without a problem: an
+        interrupted store goes on there."""
         return len(self.places) + len(self.skipped)
 
     def left_out(self) -> dict[str, int]:
-        """Return the number of rows without a problem, by reason."""
+        """Return the number of rows without a problem, by reason, sorted."""
         return dict(sorted(Counter(one.reason for one in self.skipped).items()))
 
     async def fill(self, items: AsyncIterator[Problem | Skipped], about: About) -> None:
-        """Store the results of the remaining rows of the source. A problem with a repeated id is
-        left out (`duplicate_id`)."""
+        """Store the results of the remaining rows of the source, in order, then `finish`. `items`
+        begins after the first `rows` rows. A problem with a repeated id is left out
+        (`duplicate_id`)."""
         async with closing(items) as rows:
             async for item in rows:
                 if isinstance(item, Problem) and self.has(item.id):
@@ -127,10 +133,10 @@ class ProblemStore(Indexed[Problem]):
         self.finish()
 
     def add(self, problem: Problem, about: About = lambda *_: {}) -> None:
-        """Append one problem, or leave it out if it could not be judged, or its values cannot be
-        written.
+        """Append one problem, with the notes `about` it (default: none), or leave it out if it
+        could not be judged, or its values cannot be written. Its id is new (`has`).
 
-        Once this returns, the record survives a kill of this process.
+        Once this returns, the record survives a kill of this process. Raises OSError.
         """
         try:
             check_problem(problem, f"problem {problem.id!r}")
@@ -155,12 +161,13 @@ class ProblemStore(Indexed[Problem]):
         self._take(row)
 
     def leave_out(self, skipped: Skipped) -> None:
-        """Record a row without a problem."""
+        """Record a row without a problem, on disk too. It counts as one of `rows`."""
         self._note({"skipped": [skipped.row_id, skipped.reason, skipped.detail]})
         self.skipped.append(skipped)
 
     def finish(self) -> None:
-        """Mark the store as complete and make it durable."""
+        """Mark the store as complete and make it durable (fsync). No row may be added afterwards.
+        Idempotent."""
         if not self.complete:
             records, index = self._writers()
             os.fsync(records.fileno())
@@ -169,7 +176,7 @@ class ProblemStore(Indexed[Problem]):
             self.complete = True
 
     def close(self) -> None:
-        """Close the files. Idempotent."""
+        """Close the files; a later access opens them again. Idempotent."""
         for stream in self._writing or ():
             stream.close()
         if self._reading is not None:
@@ -177,28 +184,31 @@ class ProblemStore(Indexed[Problem]):
         self._reading = self._writing = None
 
     def __del__(self) -> None:
+        """Close the files; errors are ignored."""
         with suppress(AttributeError, OSError):
             self.close()
 
     @property
     def _end(self) -> int:
-        """Return the offset behind the last problem, in bytes."""
+        """The offset behind the last problem, in bytes."""
         return self.places[-1].offset + self.places[-1].length if self.places else 0
 
     def _take(self, row: Mapping[str, Any]) -> None:
-        """Add a line of the index to the locations in memory."""
+        """Add a line of the index to the locations in memory. Nothing is written."""
         name, about, (offset, length) = row["id"], row.get("about", {}), row["at"]
         self._place_of[name] = len(self.places)
         self.places.append(ProblemLocation(name, offset, length, about, row["text"], row["tests"]))
 
     def _note(self, row: Mapping[str, Any]) -> None:
-        """Append a line to the index file. It makes the record that was written before it valid."""
+        """Append a line to the index file, and flush it. It makes the record that was written
+        before it valid, so it comes after that. Raises OSError."""
         _, index = self._writers()
         index.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
         index.flush()
 
     def _writers(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Open the files for appending; an incomplete record at the end is removed."""
+        """Return the files of records and index, opened for appending the first time; an incomplete
+        record at the end is removed, and another key's content too. Raises OSError."""
         if self._writing is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             records, index = (self.folder / RECORDS).open("ab"), (self.folder / INDEX).open("ab")
@@ -210,8 +220,8 @@ class ProblemStore(Indexed[Problem]):
         return self._writing
 
     def _read_index(self) -> int:
-        """Read the rows that an earlier process stored under the same key; return the length of the
-        intact part."""
+        """Read the rows that an earlier process stored under the same key; return the bytes of the
+        intact part, 0 for another key. A row whose record is incomplete ends it."""
         whole = 0
         with suppress(FileNotFoundError):
             size = (self.folder / RECORDS).stat().st_size
@@ -235,8 +245,8 @@ async def cached_store(
     """Return the store `name` of the cache, made from `items` the first time. An interrupted one is
     continued; a second process waits.
 
-    It is made again if the readers or `modules` have changed. Raises DataError if the store cannot
-    be written.
+    It is made again if the readers or `modules` have changed, in another folder. `about` gives the
+    notes kept with each problem. Raises DataError if the store cannot be written.
     """
     key = sources_digest(*READERS, *modules)
     folder = cache_folder() / "problems" / f"{name}-{key[:16]}"

@@ -25,12 +25,15 @@ class ProblemOrder:
     position is found without the earlier ones."""
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        """Read no problem yet. `seed` decides every epoch's order."""
         self.problems = problems
         self._permutation = lru_cache(maxsize=2)(self._shuffle)
         self._seed = seed
 
     def batch(self, offset: int, count: int) -> list[Problem]:
-        """Return the `count` problems from position `offset` on."""
+        """Return the `count` problems from position `offset` on, possibly across epochs. The same
+        seed, position and number of problems always choose the same index; resumed runs rely on
+        it."""
         size = len(self.problems)
         return [
             self.problems[int(self._permutation(t // size)[t % size])]
@@ -38,8 +41,8 @@ class ProblemOrder:
         ]
 
     def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the order of an epoch: a permutation that depends on the seed and the epoch
-        only."""
+        """Return the order of an epoch: a permutation that depends on the seed, the epoch and the
+        number of problems only. It must not change, or resumed runs would see other problems."""
         import numpy as np
 
         return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))
@@ -53,12 +56,15 @@ class Indexed(Sequence[T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        """Return the item at a position (negative ones count from the end), or a view of a slice.
+        Raises IndexError for a position out of range."""
         found = range(len(self))[index]
         return self.at(found) if isinstance(found, int) else Selected(self, found)
 
     @abstractmethod
     def at(self, position: int) -> T:
-        """The item at a position, from 0."""
+        """Return the item at a position, from 0 to the length minus 1, which the caller has
+        checked."""
 
 
 class Selected(Indexed[T]):
@@ -71,12 +77,14 @@ class Selected(Indexed[T]):
         positions: Sequence[int],
         change: Callable[[T], T] = lambda item: item,
     ) -> None:
+        """Fetch nothing yet. `positions` in `items` may have any order; `change` runs at each
+        access."""
         self.items = items
         self.positions = positions
         self._change = change
 
     def at(self, position: int) -> T:
-        """The item there."""
+        """Return the item at a position of this view, changed."""
         return self._change(self.items[self.positions[position]])
 
     def __len__(self) -> int:
@@ -84,7 +92,8 @@ class Selected(Indexed[T]):
 
 
 def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
-    """Return a fixed random subset of `limit` items in their own order, or all of them."""
+    """Return a fixed random subset of `limit` items in their own order, or all of them if it is
+    negative or large enough. It depends only on `limit` and the number of items."""
     if limit < 0 or limit >= len(items):
         return items
     require("train", f"a draw of {limit} from {len(items)} problems", "numpy")
@@ -95,7 +104,8 @@ def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
 
 
 def keys_of(problem: Problem) -> tuple[str, str]:
-    """Return a problem's keys: its id, and a digest of its statement ("" without one)."""
+    """Return a problem's keys, by which copies are found: its id, and a digest of its statement,
+    without case and layout ("" without one)."""
     text = " ".join(problem.statement.lower().split())
     return problem.id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[
         :24
@@ -103,7 +113,8 @@ def keys_of(problem: Problem) -> tuple[str, str]:
 
 
 def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """Return `keys_of` each problem, without reading the problems if their store has the keys."""
+    """Return `keys_of` each problem, in their order, without reading the problems if their store
+    has the keys."""
     if isinstance(problems, Selected):
         every = all_keys(problems.items)
         return [every[at] for at in problems.positions]
@@ -112,14 +123,16 @@ def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 
 def fingerprint_of(problems: Sequence[Problem]) -> str:
-    """Return a hash that differs between problems with other ids or statements."""
+    """Return a hash that differs between problems with other ids or statements, or in another
+    order. Tests do not count."""
     return digest(getattr(problems, "fingerprint", None) or all_keys(problems))
 
 
 def trained_on(
     train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
 ) -> dict[str, list[str]]:
-    """Return, for each split, the ids of the problems that are among `train`."""
+    """Return, for each split, the ids of the problems that are among `train`, by id or by
+    statement, in their order."""
     keys = all_keys(train)
     ids, texts = {each for each, _ in keys}, {text for _, text in keys if text}
     return {

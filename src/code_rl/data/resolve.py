@@ -40,8 +40,9 @@ _MOST_LEFT_OUT = 0.05
 
 
 async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
-    """Return the finished problem, or the reason against it. Raises SandboxError, naming the row,
-    if the executor fails."""
+    """Return the finished problem, or the reason against it. A Problem and a Skipped are returned
+    as they are, without running anything. Raises SandboxError, naming the row, if the executor
+    fails."""
     try:
         if isinstance(item, Draft):
             return await with_expected(item, executor)
@@ -56,7 +57,8 @@ async def resolve_all(
     items: Iterable[Item], executor: Executor
 ) -> AsyncIterator[Problem | Skipped]:
     """Yield `resolve` of a stream of items, in order, with up to `AT_ONCE` rows in flight and
-    bounded memory: a large row waits until it is alone."""
+    bounded memory: a large row waits until it is alone. Raises SandboxError, and cancels the rows
+    in flight when it ends early."""
     waiting: deque[tuple[asyncio.Task[Problem | Skipped], int]] = deque()
     held = 0
     try:
@@ -83,12 +85,12 @@ async def with_expected(
     """Run the draft's reference on its inputs, and return the problem with the results as expected
     values.
 
-    The reference runs under generous limits in the same sandbox as any program, its calls in
-    shared processes where each has a value. Each call gets fresh inputs, so a reference that
-    changes its arguments cannot disturb another test. If the
-    reference fails, the row is a Skipped (`reference_failed`). A few calls that only exceed the
-    limits (a value of a gigabyte) are dropped and listed in `meta["calls_left_out"]`. Raises
-    SandboxError if the executor itself fails.
+    The reference runs under generous limits in the same sandbox as any program, its calls in shared
+    processes where each has a value. Each call gets fresh inputs, so a reference that changes its
+    arguments cannot disturb another test. If the reference fails, the row is a Skipped
+    (`reference_failed`). A few calls that only exceed the limits (a value of a gigabyte) are
+    dropped and listed in `meta["calls_left_out"]`. Raises SandboxError if the executor itself
+    fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
     job = program_job(problem, problem.solutions[0], calls, limits)
@@ -123,7 +125,9 @@ async def with_expected(
 
 
 async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Skipped:
-    """Choose the only reading of the tests under which a reference passes; tiers go in order."""
+    """Return the problem with the only reading of its tests under which a reference passes; tiers
+    go in order. Without a reference, a single documented reading is taken. Else the row is a
+    Skipped. Raises SandboxError."""
     problem, references = item.problem, item.problem.solutions[:MAX_REFERENCES]
     if not references:  # a row with a single reading needs no run
         documented = item.tiers[0]
@@ -154,7 +158,8 @@ async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Ski
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
-    """Return the problem with the tests of one reading, and the reason in its `meta`."""
+    """Return the problem with the tests of one reading, and its name with the reason in
+    `meta["reading"]`."""
     meta = {**problem.meta, "reading": f"{reading.name} ({why})"}
     return dataclasses.replace(problem, tests=reading.tests, meta=meta)
 
@@ -167,7 +172,8 @@ async def _survivors(
     troubles: list[str],
 ) -> list[Reading]:
     """Return the readings under which `reference` passes every test. All take the same arguments,
-    so one run decides for all; it ends when none is left. Failures are added to `troubles`."""
+    so one run decides for all; it ends when none is left. Failures are added to `troubles`. Raises
+    ValueCodecError for arguments that cannot be written, and SandboxError."""
     calls = readings[0].tests
     for call in calls:
         values.dumps([call.args, dict(call.kwargs)])

@@ -74,13 +74,14 @@ class Adapter:
 
     @property
     def target_modules(self) -> list[str]:
-        """The last parts of the adapted projections' names, each once."""
+        """The last parts of the adapted projections' names, each once, sorted, as peft lists
+        them."""
         return sorted({name.rsplit(".", 1)[-1] for name in self.pairs})
 
 
 def read_embedded(path: Path) -> Adapter:
-    """Return the adapter in a checkpoint of the embedded engine. Raises CheckpointError if the file
-    is missing or damaged."""
+    """Return the adapter in a checkpoint file of the embedded engine, without its optimizer state.
+    Raises CheckpointError if the file is missing or damaged, or holds no complete adapter."""
     from code_rl.engine.local.lora import ALPHA
     from code_rl.engine.local.state import read_state
 
@@ -90,8 +91,9 @@ def read_embedded(path: Path) -> Adapter:
 
 
 def read_folder(folder: Path, base_model: str) -> Adapter:
-    """Return the adapter in a folder written by peft or by Tinker's export. Raises CheckpointError
-    if the folder holds none."""
+    """Return the adapter in a folder written by peft or by Tinker's export; rank and alpha are
+    those of its `adapter_config.json`. Raises CheckpointError if the folder holds none that can be
+    read."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -111,7 +113,9 @@ def read_folder(folder: Path, base_model: str) -> Adapter:
 
 
 def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
-    """Write `adapter_model.safetensors` and `adapter_config.json`.
+    """Write `adapter_model.safetensors` and `adapter_config.json` into the existing folder `out`,
+    over files of these names. `base_reference` is the base model's name in the configuration.
+    Raises OSError.
 
     `target_modules` is explicit: without it peft falls back to a default list for the architecture
     and drops the rest silently.
@@ -140,8 +144,8 @@ def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
 
 
 def ignored_by_peft(config: Any, folder: Path) -> int:
-    """Count the tensors of a written adapter that peft, if installed, ignores on a skeleton of the
-    base model with this configuration."""
+    """Count the tensors of a written adapter that peft ignores on a skeleton of the base model with
+    this transformers configuration; no weights are loaded. Return 0 if peft is not installed."""
     if importlib.util.find_spec("peft") is None:
         return 0
     import peft
@@ -159,7 +163,8 @@ def ignored_by_peft(config: Any, folder: Path) -> int:
 
 
 def open_to_others(folder: Path) -> None:
-    """Give the folder's files the mode of any new file; safetensors makes them private."""
+    """Give the files and folders below `folder` the mode of any new file; safetensors makes them
+    private. The process's umask is changed for a moment, to read it."""
     umask = os.umask(0o077)
     os.umask(umask)
     for path in folder.rglob("*"):
@@ -167,12 +172,14 @@ def open_to_others(folder: Path) -> None:
 
 
 def merge_into(model: Any, adapter: Adapter) -> None:
-    """Add the adapter to a transformers model in place, with products in fp32.
+    """Add the adapter to a transformers model in place, with products in fp32; weights keep their
+    type and no longer require a gradient.
 
     An adapted unembedding that was tied to the embedding gets weights of its own, since only its
     use as unembedding was trained.
 
-    Raises CheckpointError if the model lacks a projection or has another shape.
+    Raises CheckpointError if the model lacks a projection or has another shape; projections merged
+    before it stay merged.
     """
     import torch
     from transformers.pytorch_utils import Conv1D
@@ -201,8 +208,9 @@ def merge_into(model: Any, adapter: Adapter) -> None:
 
 
 def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return A and B by module name. Raises CheckpointError if there is no pair, or an incomplete
-    one."""
+    """Return A and B by module name; keys that are not an adapter's are left out, and every name of
+    an unembedding becomes `lm_head`. `where` is named in errors. Raises CheckpointError if there is
+    no pair or an incomplete one, and for tensors of experts or not of two dimensions."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, mark, part = key.removeprefix(PREFIX).partition(".lora_")
@@ -265,7 +273,9 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
 
 
 def _fetch(name: str, url: str, folder: Path) -> None:
-    """Download one file of a checkpoint into `folder`, never outside it."""
+    """Download one file of a checkpoint from `url` to the relative path `name` in `folder`. Raises
+    BackendError if the download fails, or for a path outside the folder, and OSError if it cannot
+    be written."""
     import httpx
 
     relative = PurePosixPath(name)
@@ -301,8 +311,9 @@ def model_card(
     metrics: Sequence[Mapping[str, Any]],
     steps: int | None,
 ) -> str:
-    """Return the text of `README.md`. `settings` and `metrics` are those of the run, if the
-    checkpoint belongs to one."""
+    """Return the text of `README.md` for an exported adapter; `kind` is `peft` or `merged`, `base`
+    the base model's name. `settings` (None: no table), `metrics` and `steps` (None: not stated) are
+    those of the run, if the checkpoint belongs to one. Nothing is written."""
     what = (
         "It is merged into the base weights here."
         if kind == "merged"
@@ -326,7 +337,9 @@ def model_card(
 
 
 def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return the model card's table of the run's own held-out evaluations."""
+    """Return the model card's table of the run's own held-out evaluations, in percent, a row for
+    each record with a score. Step −1 is before training. Without a score, return a sentence that
+    says so."""
     scored = [record for record in metrics if any(name in record for name in _SCORES)]
     if not scored:
         return "## Evaluation\n\nNo evaluation was recorded."
@@ -344,5 +357,7 @@ def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
+    """Return the model card's table of the settings in `_SHOWN`, in that order. Those that are
+    missing or None are left out."""
     rows = [f"| {name} | {settings[name]} |" for name in _SHOWN if settings.get(name) is not None]
     return "\n".join(["## Settings", "", "| setting | value |", "|---|---|", *rows])

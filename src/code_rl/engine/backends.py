@@ -44,7 +44,8 @@ class Backend:
     vllm: Vllm | None = None
 
     async def sync_weights(self) -> tinker.SamplingClient:
-        """Return a sampling client with the current weights."""
+        """Return a sampling client with the current weights, which later training does not change.
+        With vLLM, the weights are loaded into its server under a new name. Raises BackendError."""
         if self.vllm is not None:
             return cast(
                 "tinker.SamplingClient", await self.vllm.snapshot(cast("Any", self.trainer))
@@ -58,8 +59,9 @@ class Backend:
 async def preflight(
     options: SamplingOptions, training: TrainingOptions | None = None
 ) -> Survey | None:
-    """Ask a remote back end whether this run can begin. Nothing is written or spent; the embedded
-    engine returns None.
+    """Ask a remote back end whether this run can begin, and return its answers. The embedded engine
+    returns None, after checks of its packages, its model and its vLLM sampler. Nothing is written
+    or spent. Without `training`, `sampler=` is not checked.
 
     Raises ConfigError within seconds: there is no connection, the key is refused, the model is
     unknown, the protocol's generation differs, or a package of the embedded engine is missing or
@@ -94,12 +96,13 @@ async def connect(
     state_path: str | None = None,
     found: Survey | None = None,
 ) -> Backend:
-    """Create the training client, either new or from the checkpoint `state_path`, with its
-    optimizer.
+    """Create the training client, either new (`state_path` None) or from the checkpoint
+    `state_path`, with its optimizer. The caller calls the result's `close`.
 
-    `found` is the result of `preflight`, which is called if it is None. Raises ConfigError for an
-    unknown model or a setting that cannot be honored, CheckpointError for a missing or damaged
-    checkpoint, and BackendError if the server failed.
+    `state_dir` is the folder for the embedded engine's checkpoints. `found` is the result of
+    `preflight`, which is called if it is None. Raises ConfigError for an unknown model or a setting
+    that cannot be honored, CheckpointError for a missing or damaged checkpoint, and BackendError if
+    the server failed.
     """
     found = found or await preflight(options, training)
     if found is None:
@@ -115,8 +118,8 @@ async def connect(
 async def _connect_embedded(
     options: SamplingOptions, training: TrainingOptions, state_dir: Path, state_path: str | None
 ) -> Backend:
-    """Start the in-process engine with a plan of its memory; a sampler of vLLM's joins if asked
-    for."""
+    """Start the in-process engine, on an accelerator with a plan of its memory. `training.sampler`
+    makes vLLM the sampler. Raises ConfigError without a model's name, and as `connect` does."""
     from code_rl.engine.local import EmbeddedService
     from code_rl.engine.local.device import Device
     from code_rl.engine.local.memory import plan_of
@@ -165,7 +168,12 @@ async def _sampled_by_vllm(
     dtype: object,
     memory: MemoryPlan | None,
 ) -> Backend:
-    """Return the same trainer with vLLM as its sampler. The context is the shorter of the two."""
+    """Return the same trainer with vLLM, started or found, as its sampler. The context, in tokens,
+    is the shorter of the two. `dtype` is the trainer's, and `memory` its plan, if it has one.
+
+    Raises ConfigError if the server cannot be used. On any error, `backend` and an own server are
+    closed.
+    """
     from code_rl.engine.checkpoints import VLLM_LOG
     from code_rl.engine.local.memory import load_of
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
@@ -213,7 +221,9 @@ async def _sampled_by_vllm(
 async def _connect_remote(
     options: SamplingOptions, training: TrainingOptions, state_path: str | None, found: Survey
 ) -> Backend:
-    """Open a session and probe, with one token, each feature that the run depends on."""
+    """Open a session and probe, with requests of a few tokens, each feature that the run depends
+    on. `found` is the result of `preflight`. Raises as `connect` does, and closes the session on
+    any error."""
     from code_rl.engine import probes
     from code_rl.engine.remote import RemoteService
 
@@ -264,8 +274,9 @@ async def _connect_remote(
 
 
 async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingClient:
-    """Return a client restored from a checkpoint. If the server answers that the checkpoint is
-    missing or unreadable, that is a CheckpointError and not an outage."""
+    """Return a client restored from a checkpoint with its optimizer. Raises CheckpointError if the
+    server answers that the checkpoint is missing or unreadable, and BackendError for any other
+    failure."""
     try:
         return await service.training_client(
             "create_training_client_from_state_with_optimizer", state_path

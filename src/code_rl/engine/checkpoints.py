@@ -43,8 +43,10 @@ async def save_checkpoint_async(
     loop_state: Mapping[str, Any],
     kind: Kind = "both",
 ) -> dict[str, str]:
-    """Save the weights, then append `{"name", **loop_state, "state_path", "sampler_path"}`, so an
-    interruption leaves no incomplete record. Returns the paths, by these names."""
+    """Save the weights, then append `{"name", **loop_state, "state_path", "sampler_path"}` to
+    `checkpoints.jsonl` in `log_path`, so an interruption leaves no incomplete record. `kind`
+    chooses the training state, the sampler weights or both. Returns the paths, by these names.
+    Raises the error of a failed save."""
     paths = await saved_paths(submit_save(training_client, name, kind))
     append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths, **digest_of(paths)})
     return paths
@@ -67,45 +69,50 @@ def submit_save(
 
 
 async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
-    """Wait for a submitted save and return the paths by `state_path` and `sampler_path`."""
+    """Wait for the futures of `submit_save` and return the paths by `state_path` and
+    `sampler_path`. Raises the error of a save that failed."""
     return {key: str((await future).path) for key, future in pending.items()}
 
 
 def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return the SHA-256 of the training state's file for its record, or an empty dict if a server
-    keeps the state."""
+    """Return the SHA-256 of the training state's file as `state_sha256`, for its record, or an
+    empty dict if a server keeps the state."""
     state = Path(paths.get("state_path", ""))
     return {DIGEST: file_sha256(state)} if state.is_file() else {}
 
 
 def append_checkpoint(log_path: Path, record: Mapping[str, Any]) -> None:
-    """Write the line that makes saved weights a checkpoint."""
+    """Append the line that makes saved weights a checkpoint; it is on disk on return. An incomplete
+    last line is cut off first. Raises OSError."""
     drop_torn_line(log_path / CHECKPOINTS)
     with contextlib.closing(JsonLines(log_path / CHECKPOINTS, durable=True)) as lines:
         lines.append(record)
 
 
 def write_checkpoints(log_path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Replace all lines."""
+    """Replace all lines of `checkpoints.jsonl` in `log_path` at once; after an OSError the old file
+    is unchanged."""
     write_lines_atomically(log_path / CHECKPOINTS, map(line_of, records))
 
 
 def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
-    """The records of all checkpoints, in order. Raises DataError for a damaged line."""
+    """Return the records of all checkpoints, in the order in which they were saved; none if the
+    file is missing. Raises DataError for a damaged line."""
     return list(read_lines(Path(log_dir) / CHECKPOINTS))
 
 
 def file_beside(path: str, log_dir: str | Path) -> Path:
-    """Return the path, in a run directory that may be a copy, of the file that was saved as
-    `path`."""
+    """Return the path, in a run directory that may be a copy, of the file that was saved as `path`.
+    It may not exist."""
     return Path(log_dir).absolute() / "checkpoints" / Path(path).name
 
 
 def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
     """Return the path of a checkpoint's training state: the file beside the log if there is one,
-    else the recorded path.
+    else the recorded path, which may be a server's.
 
-    Raises CheckpointError if the file is not the one that was saved.
+    Raises CheckpointError if the file is not the one that was saved, by its SHA-256; records
+    without one are not checked.
     """
     recorded = str(record["state_path"])
     beside = file_beside(recorded, log_dir)
@@ -135,14 +142,15 @@ def save_checkpoint(
 def get_last_checkpoint(
     log_dir: str | Path, required_key: str = "state_path"
 ) -> dict[str, Any] | None:
-    """Return the last record that has `required_key`, or None."""
+    """Return the last record that has `required_key`, or None, also if the run has no checkpoints.
+    Raises DataError for a damaged line."""
     found = [record for record in read_checkpoints(log_dir) if required_key in record]
     return found[-1] if found else None
 
 
 def is_run(path: Path) -> bool:
-    """Return True if the directory holds a run's settings. A model's folder also has a
-    `config.json`, with a `model_type`."""
+    """Return True if the directory holds a run's settings, even damaged ones. A model's folder also
+    has a `config.json`, with a `model_type`."""
     if not (path / CONFIG).is_file():
         return False
     try:
@@ -152,7 +160,8 @@ def is_run(path: Path) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the settings of an earlier run. Raises ConfigError if they cannot be read."""
+    """Return the settings in the `config.json` of an earlier run's directory. Raises ConfigError if
+    they cannot be read."""
     try:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -167,8 +176,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def run_of(checkpoint: str) -> tuple[Path, str | None]:
-    """Return the run directory and the checkpoint's name (None: the last). Raises ConfigError if
-    there is no run."""
+    """Return the run directory and the checkpoint's name (None: the last) for RUN, RUN/NAME or a
+    file in RUN/checkpoints. Raises ConfigError if there is no run. The name is not checked."""
     path = Path(checkpoint).expanduser()
     for run, name in ((path, None), (path.parent, path.name), (path.parent.parent, path.name)):
         if is_run(run):
@@ -180,10 +189,11 @@ def run_of(checkpoint: str) -> tuple[Path, str | None]:
 
 
 def checkpoint_record(checkpoint: str, setting: str = "checkpoint") -> tuple[Path, dict[str, Any]]:
-    """Return the run directory and the record of the checkpoint that a setting names.
+    """Return the run directory and the record of the checkpoint, with the path of its state as it
+    is now. `setting` is named in errors. Without a name, it is the last one.
 
-    Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not
-    the one saved.
+    Raises ConfigError if there is no run or no such checkpoint, CheckpointError for a file that is
+    not the one saved, and DataError for a damaged line.
     """
     run, name = run_of(checkpoint)
     records = [record for record in read_checkpoints(run) if "state_path" in record]

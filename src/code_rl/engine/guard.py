@@ -25,8 +25,9 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(command: list[str]) -> int:
-    """Run the command. Return 0 if the owner ended or by SIGTERM, 1 if the command does not stay
-    up."""
+    """Run the command, and run it again each time that it ends. Return 0 if the owner ended or by
+    SIGTERM, 1 if the command has ended three times within an hour. The command and its descendants
+    are ended first."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -47,23 +48,28 @@ def main(command: list[str]) -> int:
 
 
 def _end_with_guard() -> None:
-    """Have the kernel end this process when the guard is killed."""
+    """Have the kernel send this process SIGTERM when the guard is killed. It runs in the child
+    before the command."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:
+    """Set a process attribute of Linux, for the calling process. Does nothing elsewhere, and
+    ignores refusals."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
 
 
 def _owner_ended(wait_s: float) -> bool:
-    """Return True if nobody holds the other end of standard input any more."""
+    """Wait at most `wait_s` seconds, and return True if nobody holds the other end of standard
+    input any more. A byte of input is discarded."""
     readable, _, _ = select.select([sys.stdin.fileno()], [], [], wait_s)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the command's process group, by force if it does not go, and processes that left it."""
+    """End the command's process group, by force after ten seconds, and kill processes that left the
+    group. Return when all have ended."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
         os.killpg(child.pid, signal.SIGTERM)
         child.wait(_GRACE_S)

@@ -47,14 +47,16 @@ _REMEDIES = (  # the first matching class of the hub's errors is used, so specia
 
 
 def with_absolute_path(name: str) -> str:
-    """Return a model's name; the path of an existing file or folder is made absolute. The two names
-    known here come before paths, and paths before hub ids."""
+    """Return a model's name; the path of an existing file or folder is made absolute, with `~`
+    expanded. The two names known here come before paths, and paths before hub ids. Other names are
+    returned unchanged."""
     path = os.path.abspath(os.path.expanduser(name))
     return path if name not in (BUILT_IN, SMOLLM2) and os.path.exists(path) else name
 
 
 def unavailable(name: str, error: BaseException) -> str:
-    """Return one line that says why a model cannot be loaded, and what to do."""
+    """Return one line that says why a model cannot be loaded, and what to do. The reason is found
+    among `error` and its causes. Nothing is raised."""
     kinds = set[str]()
     cause: BaseException | None = error
     while cause is not None:
@@ -113,7 +115,8 @@ def folder_of(file: Path) -> Path:
 
 
 def _convert(file: Path, out: Path) -> None:
-    """Convert a .gguf file into a folder of plain weights with its tokenizer."""
+    """Convert a .gguf file into the existing folder `out`, as float32 weights with tokenizer and
+    configuration. Raises transformers' own errors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -135,7 +138,12 @@ def _convert(file: Path, out: Path) -> None:
 
 
 def source_of(name: str) -> str:
-    """Return the folder or hub id of a model name. Raises ConfigError if it is neither."""
+    """Return the folder or hub id of a model name. A .gguf file is converted into a folder on first
+    use; hub ids are not looked up.
+
+    Raises ConfigError if it is neither, if the folder holds an adapter or no `config.json`, or if a
+    .gguf file cannot be read.
+    """
     if name == BUILT_IN:
         if built_in_context() is None:
             raise ConfigError(

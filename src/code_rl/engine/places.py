@@ -38,7 +38,8 @@ class BackendKind(StrEnum):
 
 
 def kind_of(backend: str) -> BackendKind:
-    """Return the kind of a resolved `backend=`."""
+    """Return the kind of a resolved `backend=` (`resolve_backend`). Any text but `embedded` and
+    `tinker` is a server's URL."""
     return (
         BackendKind(backend)
         if backend in (BackendKind.EMBEDDED, BackendKind.TINKER)
@@ -61,16 +62,18 @@ class Place:
         return (urlsplit(self.url).hostname or "").endswith(HOSTED_DOMAIN)
 
     def redacted(self, text: str) -> str:
-        """Return `text` on one line, without this place's key."""
+        """Return `text` on one line, with this place's key replaced by ***. The placeholder of
+        servers without keys is left."""
         line = " ".join(text.split())
         return line.replace(self.key, "***") if self.key and self.key != KEYLESS else line
 
 
 def resolve_backend(backend: str) -> str:
-    """Resolve `backend=` to `embedded`, `tinker`, or a server's URL.
+    """Resolve `backend=` to `embedded`, `tinker`, or a server's URL. `auto` is `tinker` if
+    TINKER_API_KEY or TINKER_BASE_URL is set, else `embedded`. Nothing is sent.
 
-    Raises ConfigError for anything else, for a URL that holds a password, a query or a fragment,
-    and for a key that is missing or malformed.
+    Raises ConfigError for anything else, for a URL that holds a user, a password, a query or a
+    fragment, and for a key that is missing or malformed.
     """
     if backend == "auto":
         given = os.environ.get("TINKER_API_KEY") or os.environ.get("TINKER_BASE_URL")
@@ -88,7 +91,8 @@ def place_of(
     backend: str, environment: Mapping[str, str] = os.environ, setting: str = "backend"
 ) -> Place:
     """Return URL and key of a resolved `backend=` that is not embedded, or of a server in another
-    setting. Raises ConfigError as `resolve_backend` does."""
+    setting, named by `setting`. Keys come from `environment`; `NO_PROXY` in this process's own is
+    settled. Nothing is sent. Raises ConfigError as `resolve_backend` does."""
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
         settle_proxies(url)
@@ -113,7 +117,8 @@ def place_of(
 
 
 def _checked_key(name: str, key: str | None) -> str | None:
-    """Return the key, or None if it is empty. Raises ConfigError, which does not quote it."""
+    """Return the key, or None if it is empty. Raises ConfigError, which names the variable `name`
+    but does not quote the key, if it is malformed."""
     if not key:
         return None
     if not _KEY.fullmatch(key):
@@ -125,7 +130,8 @@ def _checked_key(name: str, key: str | None) -> str | None:
 
 
 def _checked_url(name: str, url: str) -> str:
-    """Return the URL without its final slash. Raises ConfigError if it has a user or query."""
+    """Return the URL without its final slash. Raises ConfigError, with the setting `name`, if it is
+    not an HTTP URL or has a user, password, query or fragment."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -180,8 +186,8 @@ class Capabilities:
     refused_losses: frozenset[str] = frozenset()
 
     def has_loss(self, name: str, settings: Mapping[str, float] | None = None) -> bool:
-        """Return True unless this back end is known to lack the loss or one of the given
-        settings."""
+        """Return True unless this back end is known to lack the loss or one of the given settings
+        (None: no settings). An unknown back end has every loss that it has not refused."""
         if name in self.refused_losses:
             return False
         if self.losses is None:
@@ -190,7 +196,8 @@ class Capabilities:
 
     def require_temperature(self, temperature: float, *, custom_loss: bool = False) -> None:
         """Raise ConfigError for a temperature at which the trained policy would differ from the
-        sampled one."""
+        sampled one. `custom_loss` means that the loss is computed in this process. Unknown scaling
+        passes."""
         if (
             custom_loss
             and self.kind != BackendKind.EMBEDDED
@@ -201,7 +208,7 @@ class Capabilities:
                 f"computed here for backend={self.kind}: the SDK's forward_backward_custom has "
                 "none; use temperature=1, a loss of the server's, or backend=embedded"
             )
-        if not _plain(temperature) and self.scaled_logprobs and not self.trains_at_temperature:
+        if not _unscaled(temperature) and self.scaled_logprobs and not self.trains_at_temperature:
             raise ConfigError(
                 f"temperature={temperature:g} cannot be trained with on this back end: the "
                 "log-probabilities that it samples with are scaled by the temperature, and those "
@@ -217,10 +224,11 @@ class Capabilities:
         )
 
     def pass_temperature(self, temperature: float) -> float:
-        """Return the temperature of passes over samples drawn at `temperature`."""
+        """Return the temperature of passes over samples drawn at `temperature`: the same, if the
+        back end samples scaled log-probabilities and trains at temperatures, else 1."""
         return (
             temperature
-            if not _plain(temperature) and self.scaled_logprobs and self.trains_at_temperature
+            if not _unscaled(temperature) and self.scaled_logprobs and self.trains_at_temperature
             else 1.0
         )
 
@@ -232,7 +240,7 @@ class Capabilities:
 
     def temperature_notice(self, temperature: float) -> str | None:
         """Return a notice for a run whose gradient is biased by its temperature, or None."""
-        if _plain(temperature) or self.scaled_logprobs is not False:
+        if _unscaled(temperature) or self.scaled_logprobs is not False:
             return None
         return (
             f"temperature={temperature:g}: this back end reports and trains log-probabilities at "
@@ -257,7 +265,7 @@ class Capabilities:
         return "; ".join(facts)
 
 
-def _plain(temperature: float) -> bool:
-    """Return True if scaled and unscaled log-probabilities are the same; greedy ones are reported
-    at temperature 1."""
+def _unscaled(temperature: float) -> bool:
+    """Return True for a temperature, 0 or 1, at which scaled and unscaled log-probabilities are the
+    same; greedy ones are reported at temperature 1."""
     return temperature in (0.0, 1.0)

@@ -60,12 +60,13 @@ class Survey:
 
 
 def survey(place: Place, model_name: str | None) -> Survey:
-    """Ask the server about itself and its models.
+    """Ask the server about itself and its models. Nothing is created on it.
 
     Raises ConfigError if the server cannot be reached, refuses the key, does not speak this SDK's
-    generation of Tinker's protocol, or lacks the model.
+    generation of Tinker's protocol, or lacks the model. The name None is refused with the list of
+    its models.
     """
-    asked = _Asked(place)
+    asked = _ServerProbe(place)
     older_sdk, version = asked.configure(), _sdk_version()
     if older_sdk is not None and version.split(".")[:2] != older_sdk.split(".")[:2]:
         raise ConfigError(
@@ -100,25 +101,32 @@ def survey(place: Place, model_name: str | None) -> Survey:
 
 
 def require_downloads(place: Place) -> None:
-    """Raise ConfigError, within seconds, if a server cannot be reached or cannot export weights."""
-    if _Asked(place).configure() is not None:
+    """Raise ConfigError, within seconds, if a server cannot be reached, refuses the key, or cannot
+    export weights."""
+    if _ServerProbe(place).configure() is not None:
         raise ConfigError(
             f"{place.url} speaks the older generation of Tinker's protocol, which has no "
             "save_weights_external: what it trained cannot be exported from here, with any SDK"
         )
 
 
-class _Asked:
+class _ServerProbe:
     """A server to ask, and the credential that it accepts."""
 
     def __init__(self, place: Place) -> None:
+        """Send nothing yet. Requests have the place's key until `configure` exchanges it."""
         self._place, self._token = place, place.key
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[int, Any, str]:
         """Return the status, the JSON body (None if it is not JSON), and the server's own words,
-        shortened and without the key."""
+        shortened and without the key. `path` is below `/api/v1/`. Status 429 and server errors are
+        tried again twice.
+
+        Raises ConfigError if the server cannot be reached, refuses the key, or wants billing set
+        up; every other status is returned.
+        """
         import httpx
 
         url, headers = self._place.url, {"X-API-Key": self._token} if self._token else {}
@@ -152,8 +160,9 @@ class _Asked:
         return status, found, said
 
     def configure(self) -> str | None:
-        """Introduce the SDK, and exchange the key if the server wants that. Return the SDK version
-        for an older server, or None for a current one."""
+        """Introduce the SDK, and exchange the key if the server wants that; later requests use the
+        new one. Return the SDK version for an older server, or None for a current one. Raises
+        ConfigError if it is no Tinker server or refuses the SDK."""
         url, version = self._place.url, {"sdk_version": _sdk_version()}
         status, found, said = self.request("POST", "client/config", version)
         if status == 404 or not isinstance(found, dict):
@@ -174,12 +183,13 @@ class _Asked:
 
 
 def _sdk_version() -> str:
+    """Return the version of the installed tinker SDK. Raises PackageNotFoundError without one."""
     return importlib.metadata.version("tinker")
 
 
 def sdk_is_newer() -> bool:
     """Return True if the installed SDK samples in protobuf and refreshes its configuration (0.38 or
-    later). The SDK is not imported."""
+    later). The SDK is not imported. Raises ConfigError if it is not installed."""
     spec = importlib.util.find_spec("tinker")
     if spec is None or spec.origin is None:
         raise ConfigError("the tinker SDK is not installed; run: pip install tinker")
@@ -187,8 +197,8 @@ def sdk_is_newer() -> bool:
 
 
 def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
-    """Return the model's tokenizer, by the model's name or by the name that the server gives.
-    Raises ConfigError if neither can be loaded.
+    """Return the model's tokenizer, by the model's name or by `tokenizer_id`, the name that the
+    server gives (None: it gives none). Raises ConfigError if neither can be loaded.
 
     A local folder that the server gives (through its `models` map) is tried first. It is loaded
     here and not by the SDK, which misreads local folders.
@@ -211,8 +221,8 @@ def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
 
 
 def context_of(model_name: str, told: int | None) -> int:
-    """Return the context in tokens: the server's answer, else the model configuration's. Raises
-    ConfigError without either."""
+    """Return the context in tokens: the server's answer `told`, or if that is None, the model
+    configuration's. Raises ConfigError without either."""
     if told is not None:
         return told
     try:
@@ -231,7 +241,8 @@ def context_of(model_name: str, told: int | None) -> int:
 async def probe_loss(
     trainer: RemoteClient, loss: str, settings: Mapping[str, float], token: int
 ) -> bool:
-    """Run one forward pass over two tokens with the run's loss. Return False if it is refused.
+    """Run one forward pass over one token with the run's loss; no weights change. Return False if
+    it is refused.
 
     Raises ConfigError, naming the loss, if cross-entropy is refused too: the loss then cannot be
     computed here either.
@@ -242,7 +253,8 @@ async def probe_loss(
     target = types.TensorData(data=[token], dtype="int64", shape=[1])
 
     async def forward(name: str, settings: Mapping[str, float]) -> None:
-        """Run one forward pass of one token with the loss. Raises the service's own error."""
+        """Run one forward pass of one token with the loss `name`. Raises BackendError if the
+        service refuses or fails."""
         inputs = {
             field: types.TensorData(data=[values[field]], dtype="float32", shape=[1])
             for field in LOSSES[name].inputs
@@ -268,9 +280,10 @@ async def probe_loss(
 
 async def probe_scaling(sampler: RemoteClient, token: int) -> bool:
     """Return True if sampled log-probabilities are at the sampling temperature, False if they are
-    the policy's own.
+    the policy's own, at temperature 1.
 
-    A few tokens are sampled at a high temperature and scored at temperature 1.
+    A few tokens are sampled after `token`, at a high temperature, and scored at temperature 1.
+    Raises BackendError if there is nothing to compare.
     """
     from tinker import types
 
@@ -290,8 +303,8 @@ async def probe_scaling(sampler: RemoteClient, token: int) -> bool:
 
 
 async def probe_narrowing(sampler: RemoteClient, token: int, top_p: float, top_k: int) -> None:
-    """Raise ConfigError for a back end that samples beyond top_p or top_k. Each is tested only if
-    the run sets it.
+    """Raise ConfigError for a back end that refuses top_p or top_k, or samples beyond it. Each is
+    tested only if the run sets it (top_p below 1, top_k not −1).
 
     The setting is narrowed to the one likeliest token; several samples at a high temperature must
     then be equal.

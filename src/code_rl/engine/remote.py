@@ -49,6 +49,7 @@ class Link:
     def __init__(
         self, place: Place, outage_timeout_s: float, health: str = "/api/v1/healthz"
     ) -> None:
+        """Send nothing yet. `outage_timeout_s` is in seconds."""
         self.place, self._health = place, place.url + health
         self.outage_timeout_s = outage_timeout_s
         self.check_every_s = min(_CHECK_EVERY_S, outage_timeout_s / 2)
@@ -63,8 +64,9 @@ class Link:
         return self._outage.away
 
     def check(self, waited_s: float = 0.0, said: str = "") -> None:
-        """Check the server's health, unless that was done recently. `waited_s` is how long the
-        caller has waited; `said` is the last error that it got.
+        """Check the server's health, unless that was done recently or another thread does it.
+        `waited_s` is how long the caller has waited; `said` is the last error that it got. It
+        blocks for a few seconds at most.
 
         Raises BackendError if the server has been silent, or this request unanswered, for longer
         than its limit.
@@ -95,7 +97,8 @@ class Link:
             self._checking.release()
 
     def silence(self) -> str | None:
-        """Check the server's health. Return the reason for no answer, or None."""
+        """Check the server's health, waiting `check_every_s` seconds at most. Return the reason for
+        no answer, without the key, or None if it answers. The outage's state is unchanged."""
         import httpx
 
         try:
@@ -105,12 +108,13 @@ class Link:
         return f"status {answer.status_code}" if answer.is_server_error else None
 
     def answered(self) -> None:
-        """Record that the server answers, which ends an outage."""
+        """Record that the server answers, which ends an outage with a log line."""
         self._outage.answered()
 
     async def watch(self, waiting: asyncio.Future[Any], since: float, said: str = "") -> None:
-        """Wait until a request of the time `since` is done, and check the server meanwhile. The
-        request is cancelled with the wait, and by an error of `check`."""
+        """Wait until a request of the time `since` (time.monotonic) is done, and check the server
+        meanwhile; its result or error is not read. Raises BackendError as `check` does. The request
+        is cancelled with the wait, and by an error of `check`."""
         try:
             while not (await asyncio.wait({waiting}, timeout=self.check_every_s))[0]:
                 await asyncio.to_thread(self.check, time.monotonic() - since, said)
@@ -121,14 +125,14 @@ class Link:
     def submit(
         self, call: Callable[[], Any], then: Callable[[Any], T] = lambda value: value
     ) -> RemoteFuture[T]:
-        """Make a call of the SDK now. The future resolves to `then` of its result, or raises
-        BackendError."""
+        """Make a call of the SDK now, before returning. The future resolves to `then` of its
+        result, or raises BackendError; an exception of the call itself is kept for it too."""
         try:
             answer = call()
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the future
             answer = Future[Any]()
             answer.set_exception(error)
-        return RemoteFuture(_plain(answer), self, then)
+        return RemoteFuture(_standard_future(answer), self, then)
 
 
 class RemoteFuture(Generic[T]):
@@ -136,15 +140,20 @@ class RemoteFuture(Generic[T]):
     applied to the result."""
 
     def __init__(self, future: Future[Any], link: Link, then: Callable[[Any], T]) -> None:
+        """Count the time that the request has taken from now on. `then` is applied to the result
+        each time that it is read."""
         self._future, self._link, self._then = future, link, then
         self._since = time.monotonic()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result, at most `timeout` seconds (TimeoutError)."""
+        """Block until the result, at most `timeout` seconds (None: as long as the link allows),
+        also inside a running event loop. Raises BackendError, and TimeoutError, which cancels the
+        request."""
         return wait_for(asyncio.wait_for(self.result_async(), timeout))
 
     async def result_async(self) -> T:
-        """Await `result`; cancelling the wait cancels the request."""
+        """Await the result; cancelling the wait cancels the request. Raises BackendError if the
+        request fails or its link's limits pass."""
         waiting = asyncio.wrap_future(self._future)
         await self._link.watch(waiting, self._since)
         try:
@@ -153,10 +162,11 @@ class RemoteFuture(Generic[T]):
             raise
         except Exception as error:  # SDK versions differ in their exceptions; the cause is kept
             place = self._link.place
-            raise BackendError(f"{place.url}: {place.redacted(_in_words(error))}") from error
+            raise BackendError(f"{place.url}: {place.redacted(_error_text(error))}") from error
         return self._then(result)
 
     def __await__(self) -> Generator[Any, None, T]:
+        """Await `result_async`."""
         return self.result_async().__await__()
 
 
@@ -165,6 +175,9 @@ class RemoteService:
     so call `preflight` first."""
 
     def __init__(self, place: Place, outage_timeout_s: float, ttl_seconds: int | None) -> None:
+        """Open a session, and switch the SDK's telemetry off for any server but hosted Tinker
+        unless TINKER_TELEMETRY is set. `ttl_seconds` is the lifetime of saved checkpoints (None:
+        they do not expire). The SDK's own errors are raised."""
         if place.url != HOSTED:
             os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
@@ -183,19 +196,20 @@ class RemoteService:
         return str(self._service.holder.get_session_id())
 
     async def training_client(self, how: str, *args: Any, **kwargs: Any) -> RemoteTrainingClient:
-        """Return a client made by the method `how` of the SDK's service. Raises BackendError."""
+        """Return a client made by the method `how` of the SDK's service, called with these
+        arguments. Raises BackendError."""
         client = await self._created(how, *args, **kwargs)
         logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
         return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
 
     async def create_sampling_client(self, base_model: str) -> RemoteClient:
-        """Return a sampler of a base model. Raises BackendError."""
+        """Return a sampler of a base model, without an adapter. Raises BackendError."""
         made = await self._created("create_sampling_client", base_model=base_model)
         return RemoteClient(made, self.link)
 
     def close(self) -> None:
-        """End the session, so that the server does not wait for its heartbeat to lapse. Never
-        raises."""
+        """End the session, waiting five seconds at most, so that the server does not wait for its
+        heartbeat to lapse. A failure is logged and not raised."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         close = getattr(self._service, "close", None)
         if close is None:
@@ -206,9 +220,11 @@ class RemoteService:
             logger.warning("the session could not be finished: %s", error)
 
     async def _created(self, how: str, *args: Any, **kwargs: Any) -> Any:
-        """Make a client by the SDK's method `how`, on a thread, and try again during an outage."""
+        """Make a client by the SDK's method `how`, on a thread, and wait for it within the link's
+        limits. Raises BackendError."""
 
         def run() -> Any:
+            """Return the client; an SDK that returns a future of it is waited for."""
             made = getattr(self._service, how)(*args, **kwargs)
             return made.result() if hasattr(made, "result") else made
 
@@ -220,9 +236,12 @@ class RemoteClient:
     at once and returns a `RemoteFuture`."""
 
     def __init__(self, client: Any, link: Link) -> None:
+        """`client` is the SDK's; `link` watches its server."""
         self._client, self._link = client, link
 
     def __getattr__(self, name: str) -> Callable[..., RemoteFuture[Any]]:
+        """Return the SDK client's method `name`, changed so that it returns a RemoteFuture and
+        raises nothing itself. Raises AttributeError for a method that the SDK does not have."""
         call = getattr(self._client, name)
         return lambda *args, **kwargs: self._link.submit(lambda: call(*args, **kwargs))
 
@@ -233,25 +252,30 @@ class RemoteTrainingClient(RemoteClient):
     def __init__(
         self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor
     ) -> None:
+        """`ttl_seconds` is the lifetime of saved checkpoints (None: they do not expire), and
+        `threads` runs calls of the SDK that may block."""
         super().__init__(client, link)
         self._expiry, self._threads = {"ttl_seconds": ttl_seconds}, threads
 
     def save_state(
         self, name: str, overwrite: bool = False
     ) -> RemoteFuture[types.SaveWeightsResponse]:
-        """Save weights and optimizer state."""
+        """Save weights and optimizer state under `name`, in the order of requests. Without
+        `overwrite` the server may refuse a name that exists; the future then raises
+        BackendError."""
         save = self._client.save_state
         return self._link.submit(lambda: save(name, overwrite=overwrite, **self._expiry))
 
     def save_weights_for_sampler(
         self, name: str
     ) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
-        """Save weights for later sampling."""
+        """Save weights for later sampling, without optimizer state, in the order of requests."""
         save = self._client.save_weights_for_sampler
         return self._link.submit(lambda: save(name, **self._expiry))
 
     def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteClient]:
-        """Return a sampler with the weights at this request's turn in the queue."""
+        """Return a sampler with the weights at this request's turn in the queue; later training
+        does not change it."""
         create = self._client.save_weights_and_get_sampling_client
         # Older SDKs block here until the sampler exists.
         at_once = (
@@ -262,18 +286,18 @@ class RemoteTrainingClient(RemoteClient):
         return self._link.submit(made, lambda client: RemoteClient(client, self._link))
 
     def get_info(self) -> RemoteFuture[types.GetInfoResponse]:
-        """Return the server's facts about this model."""
+        """Return the server's facts about this model, such as its tokenizer's name."""
         return self._link.submit(lambda: self._threads.submit(self._client.get_info))
 
 
 async def logprobs_of(
     sampler: tinker.SamplingClient, tokens: Sequence[int], temperature: float
 ) -> list[float | None]:
-    """Return the log-probability of each token given the tokens before it (None for the first), at
-    this temperature.
+    """Return the log-probability, in nats, of each token given the tokens before it (None for the
+    first), at this temperature.
 
     A temperature other than 1 needs a back end that can score at one
-    (`Capabilities.pass_temperature`).
+    (`Capabilities.pass_temperature`). Raises BackendError.
     """
     from tinker import types
 
@@ -296,16 +320,17 @@ async def gaps_to(
     logprobs: Sequence[float],
     temperature: float,
 ) -> list[float]:
-    """Return the absolute difference of each token's log-probability from the sampler's own
-    score."""
+    """Return the absolute difference, in nats, of the log-probability of each of `tokens`, sampled
+    after `prompt`, from the sampler's own score at this temperature. Tokens without a score are
+    left out. Raises ValueError unless each token has a log-probability."""
     scored = await logprobs_of(sampler, [*prompt, *tokens], temperature)
     pairs = zip(logprobs, scored[len(prompt) :], strict=True)
     return [abs(a - b) for a, b in pairs if b is not None]
 
 
 async def ready(value: Any) -> Any:
-    """Return the value, or await it if it is a future: SDK versions differ in which calls return
-    futures."""
+    """Return the value; a future is awaited, or waited for on a thread, first. SDK versions differ
+    in which calls return futures."""
     if hasattr(value, "__await__"):
         return await value
     if hasattr(value, "result"):
@@ -313,7 +338,7 @@ async def ready(value: Any) -> Any:
     return value
 
 
-def _plain(answer: Any) -> Future[Any]:
+def _standard_future(answer: Any) -> Future[Any]:
     """Return the standard future behind any SDK version's result, or a finished one around a
     value."""
     inner = getattr(answer, "future", None)
@@ -327,8 +352,8 @@ def _plain(answer: Any) -> Future[Any]:
     return finished
 
 
-def _in_words(error: BaseException) -> str:
-    """Return an SDK error and its causes as text, each once."""
+def _error_text(error: BaseException) -> str:
+    """Return an SDK error as text, with its direct cause if the text does not contain that."""
     cause = error.__cause__
     text = str(error) or type(error).__name__
     return (

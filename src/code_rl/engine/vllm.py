@@ -72,12 +72,14 @@ _PLAIN = {
 
 def vllm_at(sampler: str) -> Place:
     """Return the server that `sampler=` names; a trailing `/v1` is dropped. Its key comes from
-    CODE_RL_SERVER_KEY in the environment. Raises ConfigError for anything but a URL."""
+    CODE_RL_SERVER_KEY in the environment. Nothing is sent. Raises ConfigError for anything but a
+    URL, and for a malformed key."""
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
 def check_vllm(training: TrainingOptions) -> None:
-    """Raise ConfigError if the run's sampler is not installed, or does not answer as vLLM does."""
+    """Raise ConfigError if the run's own vLLM is not installed, or if the server of `sampler=` does
+    not answer as vLLM does. `training` has a sampler."""
     if training.starts_vllm:
         command_of(training)
     else:
@@ -86,7 +88,7 @@ def check_vllm(training: TrainingOptions) -> None:
 
 def find_vllm(place: Place) -> tuple[str, int, list[str]]:
     """Return the server's base model, its context in tokens, and the names of its adapters. Raises
-    ConfigError if it cannot be reached or is not vLLM."""
+    ConfigError if it cannot be reached, refuses the key, or is not vLLM."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -131,7 +133,9 @@ class Vllm:
         state_dir: Path,
         check: Callable[[], None],
     ) -> None:
-        """`check` raises BackendError once nothing will answer at `place` any more."""
+        """Send and write nothing yet. `check` raises BackendError once nothing will answer at
+        `place` any more. `sampler_dir` is the folder that the server sees too (None: `adapters` in
+        `state_dir`)."""
         import httpx
 
         self._check = check
@@ -157,8 +161,8 @@ class Vllm:
         self._gaps: list[float] = []
 
     async def begin(self, trainer: EmbeddedTrainingClient, held: Sequence[str]) -> None:
-        """Try every kind of request that the run will make. Adapters left by an earlier process of
-        this run are dropped.
+        """Try every kind of request that the run will make. `held` are the adapters on the server;
+        those left by an earlier process of this run are dropped, with their files.
 
         Raises ConfigError if the server cannot load or read adapters, has another base model, or
         returns log-probabilities other than those of the whole distribution at the run's
@@ -176,7 +180,9 @@ class Vllm:
             raise ConfigError(f"sampler={error}") from error
 
     async def _probe(self, sampler: VllmSampler, last_token: int) -> None:
-        """Score the server's tokens on the embedded engine. Raises ConfigError if scales differ."""
+        """Score tokens that the server sampled on the embedded engine. Raises ConfigError if its
+        log-probabilities have another scale than the run's temperature, top_p and top_k need, and
+        BackendError if they are too far apart."""
         from tinker import types
 
         options, prompt = self._options, [last_token // 2, last_token // 3, last_token]
@@ -203,7 +209,9 @@ class Vllm:
             )
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
-        """Load the current weights. Adapters that are no longer in use are unloaded."""
+        """Save the trainer's current weights, load them into the server under a new name, and
+        return their sampler. Adapters whose samplers are gone are unloaded and their files deleted.
+        Raises BackendError."""
         name, self._made = f"{self._tag}-{self._made}", self._made + 1
         saving = trainer.save_weights_for_sampler("sampler")
         exact = await trainer.save_weights_and_get_sampling_client()
@@ -217,9 +225,10 @@ class Vllm:
         return sampler
 
     async def _unload(self, name: str) -> None:
-        """Make the server unload an adapter. If it fails, the adapter's files stay and the next
-        snapshot tries again."""
-        answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
+        """Make the server unload an adapter, and delete its files. If the server refuses, the files
+        stay and the next snapshot tries again; a warning is logged once. Raises BackendError if the
+        server is gone."""
+        answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _unread)
         if answer.status_code in (200, 404):
             await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
             self._loaded.discard(name)
@@ -228,7 +237,7 @@ class Vllm:
             logger.warning(
                 "%s does not unload %s (status %d: %s); adapters that it keeps are tried again "
                 "after every step",
-                *(self.place.url, name, answer.status_code, _said(answer)),
+                *(self.place.url, name, answer.status_code, _error_text(answer)),
             )
 
     async def load(self, name: str) -> None:
@@ -236,8 +245,8 @@ class Vllm:
         BackendError if it fails."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
-            answer = await self.post("/v1/load_lora_adapter", body, _whole)
-        said = _said(answer)
+            answer = await self.post("/v1/load_lora_adapter", body, _unread)
+        said = _error_text(answer)
         if answer.status_code != 200 and "already been loaded" not in said:
             raise BackendError(
                 f"{self.place.url} cannot load the adapter in {self.folder / name}: {said}; both "
@@ -248,8 +257,9 @@ class Vllm:
     async def complete(
         self, sampler: VllmSampler, prompt: Sequence[int], how: types.SamplingParams, seed: int
     ) -> tuple[list[int], list[float], types.StopReason]:
-        """Return tokens, log-probabilities and stop reason of one completion. Each completion is a
-        request of its own, since vLLM's CPU build crashes on a seed with n above 1."""
+        """Return tokens, log-probabilities in nats and stop reason of one completion; `seed`
+        replaces that of `how`. Each completion is a request of its own, since vLLM's CPU build
+        crashes on a seed with n above 1. Raises BackendError."""
         stops = "stop" if how.stop and isinstance(how.stop[0], str) else "stop_token_ids"
         body = {
             **_PLAIN,
@@ -270,13 +280,13 @@ class Vllm:
         ) -> tuple[list[int], list[float], types.StopReason] | None:
             """Read an answer; None asks again, once the adapter is loaded. Raises BackendError for
             a refusal."""
-            if answer.status_code == 404 and "does not exist" in _said(answer):
+            if answer.status_code == 404 and "does not exist" in _error_text(answer):
                 await self.load(sampler.name)  # the server was restarted
                 return None
             if answer.status_code != 200:
                 raise BackendError(
                     f"{self.place.url} refuses a request (status {answer.status_code}): "
-                    f"{_said(answer)}"
+                    f"{_error_text(answer)}"
                 )
             return self._choice(answer, how.max_tokens or 0)
 
@@ -286,7 +296,8 @@ class Vllm:
         self, answer: httpx.Response, most: int
     ) -> tuple[list[int], list[float], types.StopReason] | None:
         """Return the one completion of an answer, or None if the server gave it up because it is
-        shutting down. Raises BackendError for a malformed answer."""
+        shutting down. Raises BackendError for a malformed answer, also for more than `most` tokens
+        and for ids outside the vocabulary."""
         try:
             choice = answer.json()["choices"][0]
             if choice["finish_reason"] not in ("stop", "length"):
@@ -311,8 +322,8 @@ class Vllm:
         return tokens, logprobs, choice["finish_reason"]
 
     def compare(self, gaps: Sequence[float]) -> None:
-        """Record differences of log-probabilities. Raises BackendError if their mean is too
-        large."""
+        """Record differences of log-probabilities, in nats, for `measured`. Raises BackendError if
+        their mean is above `LARGEST_GAP`; these are not recorded."""
         mean = math.fsum(gaps) / len(gaps) if gaps else 0.0
         if not mean <= LARGEST_GAP:
             raise BackendError(
@@ -323,7 +334,8 @@ class Vllm:
         self._gaps += gaps
 
     def measured(self) -> dict[str, float]:
-        """Return the metrics of the comparisons since the last call."""
+        """Return the metrics `sampler/gap_mean` and `sampler/gap_max`, in nats, of the comparisons
+        since the last call, and forget them. Empty without comparisons."""
         gaps, self._gaps = self._gaps, []
         return (
             {"sampler/gap_mean": math.fsum(gaps) / len(gaps), "sampler/gap_max": max(gaps)}
@@ -332,7 +344,8 @@ class Vllm:
         )
 
     def close(self) -> None:
-        """Unload this run's adapters if the server answers. Never raises."""
+        """Unload this run's adapters if the server answers, and delete their files. Errors of the
+        server and of files are ignored."""
         import httpx
 
         url, headers = f"{self.place.url}/v1/unload_lora_adapter", _headers(self.place)
@@ -342,7 +355,8 @@ class Vllm:
         self._clear()
 
     def _clear(self) -> None:
-        """Delete the run's adapters, and their folder if nothing else is in it. Never raises."""
+        """Delete the files of this run's adapters, and their folder if nothing else is in it. Never
+        raises."""
         for made in self.folder.glob(f"{self._mark}-*"):
             shutil.rmtree(made, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -354,12 +368,12 @@ class Vllm:
         body: Mapping[str, Any],
         read: Callable[[httpx.Response], Awaitable[Answer | None]],
     ) -> Answer:
-        """Return the result of `read` on the server's final answer; while `read` returns None the
-        request is sent again. A server error is final if the server is healthy and fails
-        repeatedly.
+        """Send `body` to `path` and return the result of `read` on the server's final answer; while
+        `read` returns None the request is sent again. A server error is final if the server is
+        healthy and fails repeatedly.
 
         Raises BackendError after `outage_timeout`, counted from the first try or from the last
-        outage.
+        outage, and any error of `read`.
         """
         import httpx
 
@@ -369,7 +383,7 @@ class Vllm:
             try:
                 await self._link.watch(asked, since, said)
                 answer = asked.result()
-                said = f"status {answer.status_code}, {_said(answer)}"
+                said = f"status {answer.status_code}, {_error_text(answer)}"
                 final = answer.status_code < 500 and answer.status_code not in PASSING
                 if final:
                     self._link.answered()
@@ -401,14 +415,19 @@ class VllmSampler:
     """
 
     def __init__(self, vllm: Vllm, name: str, exact: EmbeddedSamplingClient) -> None:
+        """`name` is the adapter's on the server, and `exact` samples from the same weights on the
+        trainer's engine."""
         self.name, self._vllm = name, vllm
         self.exact: EmbeddedSamplingClient | None = exact
 
     async def sample(
         self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams
     ) -> types.SampleResponse:
-        """Sample completions; sample i depends on seed + i. Raises BackendError, also for
-        log-probabilities that differ too much from the trainer's."""
+        """Sample completions; sample i depends on seed + i (without a seed, a random one). The
+        first call also scores its first completion on the trainer's engine, unless it is greedy.
+
+        Raises BackendError, also for log-probabilities that differ too much from the trainer's.
+        """
         from tinker import types
 
         tokens, how = prompt.to_ints(), sampling_params
@@ -433,7 +452,8 @@ class VllmSampler:
 
 
 def _write(saved: Path, folder: Path) -> None:
-    """Write a saved adapter in peft's form, readable by the server's user."""
+    """Write a saved adapter into the new folder `folder` in peft's form, readable by the server's
+    user, and delete `saved`."""
     folder.mkdir(parents=True)
     adapter = read_embedded(saved)
     write_peft(adapter, adapter.base_model, folder)
@@ -441,16 +461,19 @@ def _write(saved: Path, folder: Path) -> None:
     saved.unlink()
 
 
-async def _whole(answer: httpx.Response) -> httpx.Response:
+async def _unread(answer: httpx.Response) -> httpx.Response:
+    """Return the answer itself: the `read` of a request whose status the caller judges."""
     return answer
 
 
 def _headers(place: Place) -> dict[str, str]:
+    """Return the HTTP header with the server's key, which vLLM takes as a bearer token."""
     return {"Authorization": f"Bearer {place.key}"}
 
 
-def _said(answer: httpx.Response) -> str:
-    """Return the server's own words, shortened."""
+def _error_text(answer: httpx.Response) -> str:
+    """Return the server's own words about an error, or else the answer's text, at most 300
+    characters on one line."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(answer.json()["error"]["message"])[:300]
     return " ".join(answer.text.split())[:300]

@@ -36,8 +36,9 @@ _ERROR = re.compile(r"\w*([Ee]rror|Exception)[:,] .+")
 
 
 def command_of(training: TrainingOptions) -> list[str]:
-    """Return the command that starts vLLM, without the run's options. Raises ConfigError if it is
-    not installed, or the given command cannot be used."""
+    """Return the words of the command that starts vLLM, without the run's options: `vllm_command`,
+    or if that is None, vLLM in this interpreter. Raises ConfigError if it is not installed, or the
+    given command cannot be used."""
     if training.vllm_command is not None:
         try:
             given = shlex.split(training.vllm_command)
@@ -72,9 +73,14 @@ class OwnVllm:
         share: float | None,
         log: Path,
     ) -> None:
-        """Start it. `context` is in tokens, `share` the part of the device's memory that it may
-        take (None: its own default), and `log` its log file. Flags of `vllm_command` replace the
-        run's."""
+        """Start it, under a guard that ends it with this process, without waiting until it answers.
+        `context` is in tokens, `share` the part of the device's memory that it may take (None: its
+        own default), and `log` its log file, which is appended to. Flags of `vllm_command` replace
+        the run's.
+
+        Raises ConfigError if the command or the model's name cannot be used, and OSError for the
+        log.
+        """
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
@@ -115,8 +121,8 @@ class OwnVllm:
             )
 
     async def ready(self) -> None:
-        """Wait until the server is healthy. Raises ConfigError, with the log's last errors, if it
-        does not come up."""
+        """Wait until the server is healthy, for half an hour at most. Raises ConfigError, with the
+        log's last errors, if it does not come up."""
         began = time.monotonic()
         logger.info("vLLM starts at %s; its log is %s", self.place.url, self._log)
         while await asyncio.to_thread(self._link.silence) is not None:
@@ -125,7 +131,8 @@ class OwnVllm:
             await asyncio.sleep(_CHECK_S)
 
     def check(self) -> None:
-        """Raise BackendError if the server has ended for good."""
+        """Raise BackendError, with the log's last errors, if the server has ended and its guard
+        will not start it again."""
         if self._guard.poll() is not None:
             raise BackendError(f"vLLM has ended and is not started again; {self._errors()}")
 
@@ -141,7 +148,8 @@ class OwnVllm:
         return f"{self._log} has: {'; '.join([*errors][-3:] or lines[-3:])}"
 
     def close(self) -> None:
-        """End the server. Never raises."""
+        """End the server, and wait half a minute at most for its guard. It does not raise if the
+        guard takes longer."""
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -149,5 +157,6 @@ class OwnVllm:
 
 
 def _flags(command: list[str]) -> set[str]:
-    """Return the words of a command, with the names of options as vLLM reads them."""
+    """Return the words of a command; an option stands without its value, and with `-` for `_`, as
+    vLLM reads it."""
     return {part.partition("=")[0].replace("_", "-") for part in command}

@@ -36,8 +36,9 @@ SOURCE = "builtin"
 
 
 def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
-    """Return the problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`
-    is train, or one of SPLITS."""
+    """Return the problem at `index` of the endless stream (`split`, `seed`), with its spec: always
+    the same for these three. `split` is train, or one of SPLITS. Raises ConfigError for any
+    other."""
     if split != TRAIN and split not in SPLITS:
         raise ConfigError(f"split={split!r} is not one of {', '.join((TRAIN, *SPLITS))}")
     rng = random.Random(f"{SOURCE}/{split}/{seed}/{index}")
@@ -65,6 +66,7 @@ class BuiltinTrainSet(Indexed[Problem]):
     """A finite training set whose problems are made on access, each in well under a millisecond."""
 
     def __init__(self, size: int = TRAIN_SIZE, seed: int = 0) -> None:
+        """Make no problem yet. `size` is the number of problems."""
         self._size = size
         self._seed = seed
 
@@ -72,19 +74,20 @@ class BuiltinTrainSet(Indexed[Problem]):
         return self._size
 
     def at(self, position: int) -> Problem:
-        """The problem at a position."""
+        """Return the problem at a position, made each time."""
         return draw_problem(TRAIN, self._seed, position)[1]
 
     @property
     def fingerprint(self) -> str:
-        """The arguments, which decide every problem."""
+        """The arguments as text, which decide every problem: resumed runs compare it instead of
+        reading all problems."""
         return f"{SOURCE}/{TRAIN}/{self._seed}/{self._size}"
 
 
 @cache
 def test_split(name: str) -> tuple[Problem, ...]:
     """Return the fixed test split `name`, one of SPLITS: TEST_SIZE problems with different
-    meanings."""
+    meanings, made once per process. Raises ConfigError for another name."""
     chosen: dict[object, Problem] = {}
     for index in count():
         spec, problem = draw_problem(name, TEST_SEED, index)

@@ -31,8 +31,8 @@ class DegenerateError(ValueError):
 
 
 def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
-    """Return CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that
-    makes no useful problem."""
+    """Return CASES tests, the first PUBLIC of them public, drawn with `rng`. Raises DegenerateError
+    for a spec that makes no useful problem."""
     cases = list(_word_cases(spec, rng) if spec.source == WORD else _number_cases(spec, rng))
     answers = [apply(spec, items) for items in cases]
     unfiltered = (apply(spec, items, filtering=False) for items in cases)
@@ -47,7 +47,8 @@ def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
 
 
 def _test(spec: Spec, items: Sequence[Any], answer: Any, public: bool) -> TestCase:
-    """Return the test of a source's values: a call with a list, or text of one line or several."""
+    """Return the test of a source's values: a call with a list for function problems, else stdin
+    text and the printed answer. A list as answer is printed on one line."""
     if spec.source == FUNCTION:
         return CallTest((list(items),), answer, public=public)
     text = " ".join(map(str, answer)) if spec.returns_list else str(answer)
@@ -55,7 +56,8 @@ def _test(spec: Spec, items: Sequence[Any], answer: Any, public: bool) -> TestCa
 
 
 def _stdin(source: str, items: Sequence[Any]) -> str:
-    """Return the values as the input of a program, in the format of their source."""
+    """Return the values as the input of a program, in the format of their source (a key of SOURCES,
+    or `word`). The statement and the solution assume this format."""
     if source == "range":
         return f"{items[0]} {items[-1]}\n"
     if source in ("digits", WORD):
@@ -79,7 +81,8 @@ class _Pool:
 
 
 def _number_cases(spec: Spec, rng: random.Random) -> Iterator[list[int]]:
-    """Yield inputs of numbers. Raises DegenerateError if the filter keeps all values or none."""
+    """Yield eight inputs of numbers. Raises DegenerateError if the filter keeps all values or
+    none."""
     pool = _sort_out(spec, range(1, 10) if spec.source == "digits" else PROBE)
     if not pool.kept or not pool.dropped:
         raise DegenerateError(spec)
@@ -87,7 +90,8 @@ def _number_cases(spec: Spec, rng: random.Random) -> Iterator[list[int]]:
 
 
 def _sort_out(spec: Spec, everything: Sequence[int]) -> _Pool:
-    """Divide the source's values by the filter: kept, dropped, at its threshold, and beside it."""
+    """Divide the source's values by the filter: kept, dropped, at its threshold, and beside it. The
+    last two are all kept values if there are none."""
     filt, mapping, _ = spec.parts
     fk, mk = spec.filter_const, spec.map_const
     threshold = fk if isinstance(fk, int) else 0
@@ -101,10 +105,11 @@ def _sort_out(spec: Spec, everything: Sequence[int]) -> _Pool:
 
 
 def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
-    """Yield eight lists that mix values from all sides of the filter, duplicates included."""
+    """Yield eight lists, drawn with `rng` in a fixed order, that mix values from all sides of the
+    filter, duplicates included."""
 
     def mixed(*groups: tuple[Sequence[int], int]) -> list[int]:
-        """Return so many random values of each group, shuffled."""
+        """Return random values of each group, as many as its number says, shuffled."""
         values = [rng.choice(group) for group, times in groups for _ in range(times)]
         rng.shuffle(values)
         return values
@@ -122,9 +127,11 @@ def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
 
 
 def _range_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
-    """Yield eight ranges that begin or end at kept values and at the threshold."""
+    """Yield eight ranges of consecutive integers, drawn with `rng` in a fixed order, that begin or
+    end at kept values and at the threshold."""
 
     def span(start: int, stop: int) -> list[int]:
+        """Return the integers from the smaller to the larger bound, both included."""
         return list(range(min(start, stop), max(start, stop) + 1))
 
     kept, dropped, hit = pool.kept, pool.dropped, rng.choice(pool.hits)
@@ -140,10 +147,12 @@ def _range_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
 
 
 def _word_cases(spec: Spec, rng: random.Random) -> Iterator[str]:
-    """Yield eight words that mix kept, dropped and marked letters."""
+    """Yield eight words of lowercase letters, drawn with `rng` in a fixed order, that mix kept and
+    dropped letters and those of the spec's constants."""
     marked = "".join(const for const in spec.constants if isinstance(const, str)) or "ae"
 
     def word(length: int, *extra: str) -> str:
+        """Return `length` random letters and the `extra` ones, shuffled."""
         letters = [rng.choice(ALPHABET) for _ in range(length)] + list(extra)
         rng.shuffle(letters)
         return "".join(letters)

@@ -49,12 +49,13 @@ class Primitive:
 
     @property
     def phrases(self) -> list[str]:
-        """The synonymous phrases."""
+        """The synonymous phrases, as format strings, in the order on which random draws depend."""
         return self.phrase.split(" | ")
 
     @property
     def group(self) -> str:
-        """The sense, or the name if no other primitive has this sense."""
+        """The sense, or the name if no other primitive has this sense. Compositions are held out by
+        it."""
         return self.sense or self.name
 
 
@@ -71,6 +72,7 @@ _unseen = partial(Primitive, unseen=True)
 
 
 def _table(*rows: Primitive) -> dict[str, Primitive]:
+    """Return the primitives by name, in this order, on which random draws depend."""
     return {row.name: row for row in rows}
 
 

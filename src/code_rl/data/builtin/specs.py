@@ -26,7 +26,8 @@ WORD_PARTS = (primitives.WORD_FILTERS, primitives.WORD_MAPS, primitives.WORD_RED
 
 
 def _pairs(text: str) -> frozenset[tuple[str, str]]:
-    """Read the pairs of a text of words: the first and second, the third and fourth."""
+    """Read the pairs of a text of words: the first and second, the third and fourth. Raises
+    ValueError for an odd number."""
     one, other = text.split()[::2], text.split()[1::2]
     return frozenset(zip(one, other, strict=True))
 
@@ -58,20 +59,21 @@ class Spec:
 
     @property
     def parts(self) -> tuple[Primitive, Primitive, Primitive]:
-        """Filter, map, reduction."""
+        """The primitives of filter, map and reduction, in this order. Raises KeyError for an
+        unknown name."""
         filters, maps, reductions = WORD_PARTS if self.source == WORD else NUMBER_PARTS
         return filters[self.filter], maps[self.map], reductions[self.reduce]
 
     @property
     def constants(self) -> tuple[int | str, ...]:
-        """The constants in use."""
+        """The constants in use, in the order of filter, map and reduction."""
         found = (self.filter_const, self.map_const, self.reduce_const)
         return tuple(const for const in found if const is not None)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The semantic identity: equal for specs that ask the same in other words (`> 9` and `>=
-        10`)."""
+        10`). No two problems of a test split have the same."""
         filt, const = self.filter, self.filter_const
         if isinstance(const, int) and filt in ("gt", "lt"):
             filt, const = ("ge", const + 1) if filt == "gt" else ("le", const - 1)
@@ -85,7 +87,7 @@ class Spec:
 
 def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: bool = True) -> Any:
     """Return the reference answer for source elements `items` (numbers, or the characters of the
-    word).
+    word). `items` are unchanged.
 
     With `filtering` or `mapping` False, return the answer of a program that forgot that step.
     """
@@ -105,12 +107,14 @@ def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: 
 
 
 def held_out_constant(const: int | str) -> bool:
-    """Return True for constants that occur only in the `constants` split."""
+    """Return True for constants that occur only in the `constants` split: 3 modulo 7, letters by
+    their position in the alphabet, from 0. With another rule, trained constants would be tested."""
     return (const if isinstance(const, int) else ord(const) - ord("a")) % 7 == 3
 
 
 def held_out_composition(spec: Spec) -> bool:
-    """Return True for combinations that occur only in the `compositions` split."""
+    """Return True for combinations that occur only in the `compositions` split. Constants do not
+    count."""
     filt, mapping, reduction = (part.group for part in spec.parts)
     pairs = {(filt, reduction), (mapping, reduction), (spec.source, mapping)}
     return bool(pairs & (HELD_OUT_WORD_PAIRS if spec.source == WORD else HELD_OUT_PAIRS))
@@ -118,7 +122,7 @@ def held_out_composition(spec: Spec) -> bool:
 
 def split_of(spec: Spec) -> str | None:
     """Return the split of `spec`, or None if no split may use it (it is held out for two reasons,
-    or nearly equals a held-out spec)."""
+    or nearly equals a held-out spec). It depends only on the spec, so no two splits share one."""
     unseen = sum(part.unseen for part in spec.parts)
     held = [held_out_constant(const) for const in spec.constants]
     composition = held_out_composition(spec)
@@ -132,7 +136,8 @@ def split_of(spec: Spec) -> str | None:
 
 
 def draw_spec(rng: random.Random, split: str) -> Spec:
-    """A random spec of `split`."""
+    """Return a random spec of `split`, drawn until one belongs to it. An unknown split never
+    ends."""
     while True:
         spec = _draw_word(rng, split) if rng.random() < WORD_SHARE else _draw_numbers(rng, split)
         if split_of(spec) == split:
@@ -140,7 +145,8 @@ def draw_spec(rng: random.Random, split: str) -> Spec:
 
 
 def _draw_numbers(rng: random.Random, split: str) -> Spec:
-    """Draw a task on numbers; counting and small digits restrict its parts."""
+    """Return a random spec of a task on numbers, perhaps of another split; counting and small
+    digits restrict its parts."""
     source = rng.choice(tuple(primitives.SOURCES))
     filt, mapping, reduction = _draw_parts(rng, split, NUMBER_PARTS)
     map_first = mapping.name != "id" and rng.random() < 1 / 3
@@ -155,7 +161,7 @@ def _draw_numbers(rng: random.Random, split: str) -> Spec:
 
 
 def _draw_word(rng: random.Random, split: str) -> Spec:
-    """Draw the spec of a problem about the letters of a word."""
+    """Return a random spec of a task on the letters of a word, perhaps of another split."""
     filt, mapping, reduction = _draw_parts(rng, split, WORD_PARTS)
     filter_const, map_const, reduce_const = (
         _draw_constant(rng, part, split) for part in (filt, mapping, reduction)
@@ -184,8 +190,8 @@ def _draw_parts(
 def _draw_constant(
     rng: random.Random, part: Primitive, split: str, below: int | None = None
 ) -> Const:
-    """Draw a constant of a primitive, or None if it has none. Only the split `constants` gets
-    held-out ones."""
+    """Return a random constant of a primitive, smaller than `below` if possible (None: no bound),
+    or None if it has none. Only the split `constants` gets held-out ones."""
     if part.domain is None:
         return None
     chosen: Const = rng.choice(_constants(part, split == "constants", below))
@@ -194,8 +200,8 @@ def _draw_constant(
 
 @cache
 def _constants(part: Primitive, held_out: bool, below: int | None) -> list[Any]:
-    """Return the constants of a primitive that are held out, or not, and are `below` a bound; all
-    of them if none is left."""
+    """Return the constants of a primitive that are held out, or not, and are `below` a bound (None:
+    no bound); all of them if none is left. The list is cached: do not change it."""
     domain = list(part.domain or ())
     wanted = [
         const
@@ -246,7 +252,8 @@ def starter_code(spec: Spec) -> str | None:
 
 
 def solution(spec: Spec) -> str:
-    """Return a right program, in the plainest style."""
+    """Return a right program in Python, in the plainest style: a class for function problems, else
+    one that reads stdin."""
     filt, mapping, reduction = spec.parts
     answer = reduction.code.format(b="b" if spec.source != WORD else "t", k=spec.reduce_const)
     kept = filt.code.format(x="c" if spec.source == WORD else "x", k=spec.filter_const)
@@ -269,4 +276,6 @@ def solution(spec: Spec) -> str:
 
 
 def _phrase(rng: random.Random, part: Primitive, const: Const, them: str = "") -> str:
+    """Return one of a primitive's phrases, chosen by `rng`, with its constant and the words `them`
+    for the elements."""
     return rng.choice(part.phrases).format(k=const, them=them)

@@ -23,8 +23,9 @@ _UNSTEADY = re.compile(
 
 
 def perturbed(problem: Problem, number: int) -> Problem:
-    """Return the problem for its `number`th run, with another seed of Python's `random`. If a
-    program answers differently then, the problem has no unique answer."""
+    """Return the problem for its `number`th run, with that number as the seed of Python's `random`;
+    problems of other languages are returned unchanged. If a program answers differently then, the
+    problem has no unique answer."""
     if problem.language != "python":
         return problem
     before = str(problem.meta.get("preamble") or "")
@@ -37,14 +38,14 @@ def perturbed(problem: Problem, number: int) -> Problem:
 
 
 def is_unsteady(code: str) -> bool:
-    """Return True if a program uses randomness, the clock or threads: it may give another answer
-    only occasionally."""
+    """Return True if a program's text mentions randomness, the clock or threads: it may give
+    another answer only occasionally."""
     return _UNSTEADY.search(code) is not None
 
 
 def trivial_pass(problem: Problem) -> tuple[str, str] | None:
-    """Return (reason, detail) of a trivial program that passes every test of `problem`, or None.
-    Checkers are not run."""
+    """Return (reason, detail) of a trivial program that passes every test of `problem`, or None. No
+    program runs. Problems with a checker are not tried. There is at least one test."""
     if problem.compare.rule == "checker":
         return None
     first = problem.tests[0].expected
@@ -76,7 +77,8 @@ def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
 
 
 def _echo(test: TestCase) -> bytes:
-    """Return a test's input as an answer: its text, or its first argument."""
+    """Return a test's input as an answer that the judge can compare: its text in UTF-8, or its
+    first argument, encoded (None without arguments)."""
     if isinstance(test, StdinTest):
         return test.input.encode("utf-8", "surrogatepass")
     given = [*test.args, *test.kwargs.values()]
@@ -84,7 +86,7 @@ def _echo(test: TestCase) -> bytes:
 
 
 def _input_key(test: TestCase) -> str:
-    """Return text that is equal for tests with equal inputs."""
+    """Return text that is equal for tests with equal inputs, and only for these."""
     if isinstance(test, StdinTest):
         return test.input
     return dumps([list(test.args), dict(test.kwargs)])
@@ -140,8 +142,8 @@ METHOD_SWAPS = {
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
-    """Return up to `count` different mutants of `source`, in an order that `seed` decides; none if
-    it does not parse."""
+    """Return up to `count` different mutants of `source`, with one change each, in an order that
+    `seed` decides; none if it does not parse. They may be equivalent to it."""
     try:
         tree = syntax.parse(source)
         original = ast.unparse(tree)
@@ -179,7 +181,8 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
 
 
 def _own_changes(node: ast.AST) -> Iterator[Change]:
-    """Yield changes of a node itself: operators, names, bounds of slices, the value of a return."""
+    """Yield changes of a node itself: operators, names, bounds of slices, the value of a return.
+    The node is unchanged."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
             yield from ((node.ops, index, swap()) for swap in OPERATOR_SWAPS[type(op)])

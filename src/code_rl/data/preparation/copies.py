@@ -66,13 +66,13 @@ LEAST_ROWS = 8
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text."""
+    """Return the words of a text in order, in lower case: runs of letters, and runs of digits."""
     return _WORD.findall(text.lower())
 
 
 def ngrams(words: Sequence[str]) -> set[Gram]:
-    """Return the distinct 8-grams: one of the whole text if it has fewer words, none without
-    words."""
+    """Return the distinct 8-grams of words: one of the whole text if it has fewer words, none
+    without words."""
     if len(words) < SIZE:
         return {tuple(words)} if words else set()
     return set(zip(*(words[start:] for start in range(SIZE)), strict=False))
@@ -81,8 +81,8 @@ def ngrams(words: Sequence[str]) -> set[Gram]:
 async def run_deduplicate(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Drop duplicates of earlier problems. A copy without a solution counts as later: it would not
-    pass `verify`."""
+    """Return a decision on each candidate, in their order: duplicates of earlier problems are
+    dropped. A copy without a solution counts as later: it would not pass `verify`."""
     order = sorted(range(len(candidates)), key=lambda index: not candidates[index].entry.solutions)
     found = Deduplicator(workspace.config.similarity)
     ordered = [candidates[index] for index in order]
@@ -99,6 +99,8 @@ class Deduplicator:
     """
 
     def __init__(self, similarity: float) -> None:
+        """Begin without entries. `similarity` is the least Jaccard similarity of a duplicate, above
+        0 to 1."""
         from rensa import RMinHashLSH
 
         self._similarity = similarity
@@ -106,7 +108,8 @@ class Deduplicator:
         self._index = RMinHashLSH(threshold=similarity, num_perm=PERMUTATIONS, num_bands=BANDS)
 
     def decide(self, entry: ProblemSummary) -> Decision:
-        """Keep the entry, or drop it as a duplicate of an earlier one."""
+        """Keep the entry, or drop it as a duplicate of an earlier one. One that is kept is compared
+        with later ones, so the order of calls matters."""
         numbers, signature = self._sketch(entry)
         near = sorted(self._index.query(signature)) if signature is not None else []
         alike = (self._kept[place] for place in near if self._kept[place][1] == numbers)
@@ -135,7 +138,8 @@ class Deduplicator:
 
 
 def _conflict(left: ProblemSummary, right: ProblemSummary) -> bool:
-    """Return True if the two problems have different answers to one input."""
+    """Return True if the two problems expect different outputs for one input, among the tests that
+    their summaries hash."""
     answers = dict(left.test_hashes)
     return any(
         answers.get(given, expected) != expected for given, expected in right.test_hashes if given
@@ -153,9 +157,11 @@ class EvaluationProblem:
 
 
 def evaluation_problems(name: str) -> list[EvaluationProblem]:
-    """Return the problems of the set `name`, which is any `dataset=`.
+    """Return the problems of the set `name`, which is any `dataset=`, in its test split if it has
+    one. Files may be downloaded; no solution runs.
 
-    Raises DataError if a row has no statement, ConfigError if the set does not exist.
+    Raises DataError if a row cannot be read or has no statement, ConfigError if the set does not
+    exist.
     """
     with given_as("decontaminate"):
         sources = open_source(name, "test").sources
@@ -163,8 +169,8 @@ def evaluation_problems(name: str) -> list[EvaluationProblem]:
 
 
 def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
-    """Read the problems of an evaluation set. Raises DataError if rows have no statement, or if
-    most have the same one."""
+    """Return the problems of a part of the evaluation set `name`, in order. Raises DataError if
+    rows have no statement, or if most have the same one."""
     found = [_problem(name, row, where) for where, row in source.rows()]
     unread = [problem.id for problem in found if not problem.text.strip()]
     if unread:
@@ -182,33 +188,36 @@ def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
 
 
 def _problem(name: str, row: Mapping[str, Any] | DataError, where: str) -> EvaluationProblem:
-    """Return the ids and the text to compare of an evaluation set's raw row."""
+    """Return the ids and the text to compare of an evaluation set's raw row; `where` is its id if
+    it has none. Raises the row's DataError if it could not be read."""
     if isinstance(row, DataError):
         raise row
     meta = row.get("meta")
     ids = names_in({**meta, **row} if isinstance(meta, Mapping) else row)
-    told = "\n".join(told for field in STATEMENT_FIELDS for told in _told(row.get(field)))
+    told = "\n".join(told for field in STATEMENT_FIELDS for told in _texts_in(row.get(field)))
     return EvaluationProblem(
         name, ids[0] if ids else where, problem_text(told, row.get("starter_code")), ids
     )
 
 
-def _told(value: object) -> Iterator[str]:
-    """Yield the texts in a field: one text, or the turns of a chat and their parts."""
+def _texts_in(value: object) -> Iterator[str]:
+    """Yield the texts in a field: one text, or the turns of a chat and their parts, without answers
+    of an assistant."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for one in value:
-            yield from _told(one)
+            yield from _texts_in(one)
     elif isinstance(value, Mapping) and value.get("role", value.get("from")) not in NO_TASK:
         for field in ("content", "text", "value"):
-            yield from _told(value.get(field))
+            yield from _texts_in(value.get(field))
 
 
 async def run_decontaminate(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Drop problems that overlap with the named evaluation sets."""
+    """Return a decision on each candidate, in order: problems that overlap with the named
+    evaluation sets are dropped. Raises DataError and ConfigError as `evaluation_problems` does."""
     config = workspace.config
     eval_problems = [
         problem for name in config.evaluation_sets for problem in evaluation_problems(name)
@@ -258,6 +267,8 @@ class Decontaminator:
     """
 
     def __init__(self, eval_problems: Iterable[EvaluationProblem], containment: float) -> None:
+        """Index the evaluation problems; equal texts count once. `containment` is a share, above 0
+        to 1."""
         self._containment = containment
         eval_texts: dict[Gram, _EvalText] = {}
         for problem in eval_problems:
@@ -274,7 +285,8 @@ class Decontaminator:
                 self._holders[gram].append(number)
 
     def find(self, entry: ProblemSummary) -> Pair | None:
-        """The evaluation problem that `entry` overlaps with most, or None."""
+        """Return the evaluation problem that `entry` overlaps with most, and all sets that it
+        overlaps with, or None. Nothing is remembered."""
         shared = Counter(
             number for gram in ngrams(words(entry.text)) for number in self._holders.get(gram, ())
         )

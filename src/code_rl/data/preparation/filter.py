@@ -39,13 +39,14 @@ VERDICTS = "verdicts.jsonl"
 async def run_filter(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Drop a problem that is interactive or has an image, is too short, too long or too large, or
-    has too few tests."""
+    """Return a decision on each candidate, in order: a problem is dropped if it is interactive or
+    has an image, is too short, too long or too large, or has too few tests. Nothing runs."""
     return one_by_one(candidates, on_item, lambda one: _filtered(one.entry, workspace.config))
 
 
 def _filtered(entry: ProblemSummary, config: PrepareConfig) -> Decision:
-    """Decide by lengths, number of tests, size and phrases; the first reason found counts."""
+    """Return the decision by lengths, number of tests, size and phrases; the first reason found
+    counts."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:
         reason = "too_short" if length < config.min_statement_chars else "too_long"
@@ -69,8 +70,9 @@ def _filtered(entry: ProblemSummary, config: PrepareConfig) -> Decision:
 async def run_difficulty(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Store each problem's pass rate, and drop the extremes with `solved=drop`. A problem without a
-    verdict is kept, without a rate."""
+    """Return a decision on each candidate, in order: its pass rate as metadata, and with
+    `solved=drop` the extremes are dropped. A problem without a verdict is kept, without a rate.
+    Raises as `read_pass_rates` does."""
     rates, drop = read_pass_rates(workspace.config), workspace.config.solved == "drop"
 
     def decide(candidate: Candidate) -> Decision:

@@ -36,8 +36,9 @@ Pool = defaultdict[tuple[int, type[Any]], list[Any]]
 async def nearby_problem(
     problem: Problem, reference: str, executor: Executor, limits: Limits, seed: str
 ) -> Problem | None:
-    """Return the problem with generated tests whose expected outputs are the reference's, or None
-    if there are none.
+    """Return the problem with generated tests alone, whose expected outputs are the reference's, or
+    None if there are none. `seed` decides the inputs; inputs on which the reference fails are left
+    out.
 
     Raises SandboxError if the executor fails.
     """
@@ -63,8 +64,8 @@ async def nearby_problem(
 def generated_tests(
     tests: Sequence[TestCase], rng: random.Random
 ) -> tuple[StdinTest | CallTest, ...]:
-    """Return up to 32 tests on new inputs, without expected outputs; none for sequences of
-    calls."""
+    """Return up to 32 tests on new inputs, whose expected outputs are stale and must be replaced;
+    none for sequences of calls. `rng` decides them."""
     short = [
         test for test in tests if not isinstance(test, SequenceTest) and len(repr(test)) <= LONGEST
     ][:MOST_TESTS]
@@ -86,7 +87,7 @@ def generated_tests(
 
 
 def _parts(test: StdinTest | CallTest) -> list[Any]:
-    """Return the arguments of a call, or the words of each line, integers as int."""
+    """Return the arguments of a call, or the words of each line, short integers as int."""
     if isinstance(test, CallTest):
         return [*test.args, *test.kwargs.values()]
     lines = [line.split(" ") for line in test.input.strip("\n").split("\n")]
@@ -94,7 +95,8 @@ def _parts(test: StdinTest | CallTest) -> list[Any]:
 
 
 def _with_parts(test: StdinTest | CallTest, parts: Sequence[Any]) -> StdinTest | CallTest:
-    """Return the test with other parts of its input: arguments, or words by line."""
+    """Return the test with other parts of its input, in the order of `_parts`: arguments, or words
+    by line. Its expected output is unchanged."""
     if isinstance(test, CallTest):
         count = len(test.args)
         named = dict(zip(test.kwargs, parts[count:], strict=True))
@@ -103,15 +105,15 @@ def _with_parts(test: StdinTest | CallTest, parts: Sequence[Any]) -> StdinTest |
 
 
 def _scalars(value: Any) -> list[Any]:
-    """Return the values in lists and tuples; texts count as lists of characters."""
+    """Return the values in lists and tuples, at any depth; texts count as lists of characters."""
     if isinstance(value, list | tuple) or (isinstance(value, str) and len(value) != 1):
         return [one for item in value for one in _scalars(item)]
     return [value]
 
 
 def _changed(value: Any, at: int, pool: Pool, rng: random.Random) -> Any:
-    """Return the value at position `at` with some of its scalars replaced by others of their
-    type."""
+    """Return the value at position `at` with about a third of its scalars replaced by others of
+    their type from `pool`. Lengths stay."""
     if isinstance(value, list | tuple):
         return type(value)([_changed(item, at, pool, rng) for item in value])
     if isinstance(value, str) and len(value) != 1:

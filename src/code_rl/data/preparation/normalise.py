@@ -40,8 +40,9 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
 
 
 def store_key(dataset: Dataset, language: str | None) -> str:
-    """Return the key of the normalized problems: a digest of the rows, of the programs' language,
-    and of the code that reads and measures them."""
+    """Return the key of the normalized problems: a digest of the rows, of the programs' language
+    (None: each problem's own), and of the code that reads and measures them. Another key makes the
+    store anew."""
     return digest(
         sources_digest(*READERS, __name__, "code_rl.data.preparation.workspace"),
         dataset.fingerprint(),
@@ -50,19 +51,22 @@ def store_key(dataset: Dataset, language: str | None) -> str:
 
 
 async def normalise(workspace: Workspace, on_row: OnItem) -> list[Candidate]:
-    """Read the rows that are not yet in the store, in order. The references of several drafts run
-    at once.
+    """Read the rows that are not yet in the store, in order, and return all its problems as
+    candidates. The references of several drafts run at once; `on_row` is called for each row that
+    is read.
 
     Raises SandboxError if the executor fails on a draft: without its reference a row cannot be
-    read.
+    read. Rows stored before stay.
     """
     store, language = workspace.store, workspace.config.language
 
     def about(problem: Problem, line: bytes) -> Mapping[str, Any]:
+        """Return the summary that the store keeps with a problem, as JSON data."""
         return dataclasses.asdict(summarize(problem, len(store), line))
 
     async def tidied() -> AsyncIterator[Problem | Skipped]:
-        """Yield each row as a tidied problem with an id of its own, or skipped."""
+        """Yield each row, in order, as a tidied problem with an id of its own, or skipped, and call
+        `on_row` after each."""
         rows = (in_language(item, language) for item in workspace.dataset.items(store.rows))
         async with closing(resolve_all(rows, OnDemand(workspace.executor))) as items:
             async for item in items:
@@ -77,8 +81,8 @@ async def normalise(workspace: Workspace, on_row: OnItem) -> list[Candidate]:
 
 
 def in_language(item: Item, language: str | None) -> Item:
-    """Return a row's item for programs of `language` (None: its own), or the reason why it can have
-    none."""
+    """Return a row's item for programs of `language` (None: its own), or a Skipped (`only_python`)
+    if it can have none."""
     if isinstance(item, Skipped):
         return item
     problem = problem_in(item)
@@ -90,6 +94,7 @@ def in_language(item: Item, language: str | None) -> Item:
 
 
 def tidy(problem: Problem) -> Problem:
-    """Unify line ends in the statement and strip it; tests stay unchanged, byte for byte."""
+    """Return the problem with unified line ends in its statement, stripped; tests stay unchanged,
+    byte for byte."""
     statement = problem.statement.replace("\r\n", "\n").replace("\r", "\n").strip()
     return dataclasses.replace(problem, statement=statement)

@@ -39,7 +39,7 @@ RUNNERS: dict[str, Runner] = {
 
 def prepare(config: PrepareConfig) -> int:
     """Run `code-rl prepare` and return its exit code: 0 if every problem was decided, 1 if a
-    failure of this machine left some undecided.
+    failure of this machine left some undecided. An interrupted run in the same `out` is continued.
 
     Raises ConfigError and DataError for unusable settings and data, SandboxError if the sandbox
     fails altogether, and OutageError if it stays unreachable.
@@ -54,8 +54,8 @@ def prepare(config: PrepareConfig) -> int:
 
 
 def _check(config: PrepareConfig) -> Dataset:
-    """Refuse unusable settings before anything runs: unknown data, evaluation sets, models,
-    folders. Return the opened data set."""
+    """Raise ConfigError or DataError for unusable settings before anything runs or is written:
+    unknown data, evaluation sets, pass rates, folders. Return the opened data set."""
     if "deduplicate" in config.stages:
         require("data", "the stage deduplicate", "rensa")
     out = Path(config.out).expanduser()
@@ -81,7 +81,8 @@ def _is_prepare(out: Path) -> bool:
 
 
 async def _run_stages(workspace: Workspace, view: View) -> int:
-    """Run the stages in order and write the card after each; return the exit code."""
+    """Run the stages in order and write the card after each; return the exit code. The executor is
+    stopped at the end, also after an error."""
     config, report, summary = workspace.config, Report(), ""
     candidates: list[Candidate] = []
     try:
@@ -119,8 +120,9 @@ async def _run_stages(workspace: Workspace, view: View) -> int:
 def _sorted_out(
     report: Report, stage: str, candidates: Sequence[Candidate], decisions: Sequence[Decision]
 ) -> tuple[list[Candidate], list[Dropped]]:
-    """Return the candidates that a stage kept, with its metadata and time limits, and the dropped
-    ones. The verdicts on their programs go into the report."""
+    """Return the candidates that a stage kept, in order, with its metadata and time limits, and the
+    dropped ones. The verdicts on their programs are added to `report`. There is one decision for
+    each candidate."""
     kept: list[Candidate] = []
     dropped: list[Dropped] = []
     for candidate, made in zip(candidates, decisions, strict=True):
@@ -138,7 +140,7 @@ def _sorted_out(
 
 
 def _exit_code(report: Report, view: View) -> int:
-    """Say what the user must do next: 1 if problems lack a verdict, else 0."""
+    """Print what the user must do next, and return 1 if problems lack a verdict, else 0."""
     reasons = [one.reason for one in report.dropped]
     if missing := reasons.count(MISSING_LIBRARY):
         view.say(

@@ -51,8 +51,8 @@ class Report:
     def add(
         self, stage: str, went_in: int, came_out: int, dropped: Sequence[Dropped], seconds: float
     ) -> str:
-        """Add a stage, and return its line for the terminal. `went_in` and `came_out` count
-        problems (for `normalise`, rows of the source)."""
+        """Add a stage with its dropped rows, and return its line for the terminal. `went_in` and
+        `came_out` count problems (for `normalise`, rows of the source)."""
         reasons = dict(Counter(one.reason for one in dropped).most_common())
         self.stages.append(
             {
@@ -72,8 +72,8 @@ class Report:
 
 
 def write_card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> str:
-    """Write the card and `dropped.jsonl` (every dropped row, in order). Return the card's line
-    about the problems `kept` so far."""
+    """Write `card.md`, `card.json` and `dropped.jsonl` (every dropped row, in order), over those of
+    an earlier stage. Return the card's line about the problems `kept` so far. Raises OSError."""
     out, card = workspace.out, _card(report, kept, workspace)
     rows = (json.dumps(asdict(one)) + "\n" for one in report.dropped)
     write_atomically(out / DROPPED, "".join(rows))
@@ -84,7 +84,8 @@ def write_card(report: Report, kept: Sequence[Candidate], workspace: Workspace) 
 
 
 def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> dict[str, Any]:
-    """Return the card's record: settings, provenance, counts by reason, and measured quality."""
+    """Return the card's record as JSON data: settings, provenance, counts by reason, and measured
+    quality. `report` has at least one stage."""
     config, dropped = workspace.config, report.dropped
     ids = {one.entry.id for one in kept}
     reasons = {one.id: one.reason for one in dropped}
@@ -125,7 +126,7 @@ def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> di
 
 
 def _measured(problems: Iterable[Verdicts]) -> Mapping[str, Any]:
-    """Return J, its rates, and the verdicts on each kind of program."""
+    """Return J, its rates, and the verdicts on each kind of program, summed over the problems."""
     every = list(problems)
     totals: dict[str, Counter[str]] = {}
     for kind, counts in (item for one in every for item in one.items()):

@@ -45,7 +45,7 @@ PART = check_that(lambda share: 0 <= share < 1, "in [0, 1)")
 
 
 def _stage(settings: Any, name: str) -> None:
-    """Raise ConfigError unless the setting names a stage."""
+    """Raise ConfigError unless the setting `name` is None or names a stage."""
     stage = getattr(settings, name)
     if stage is not None and stage not in STAGES:
         raise ConfigError(
@@ -139,7 +139,8 @@ class PrepareConfig(LanguageOptions):
 
     @chz.validate
     def _belongs(self) -> None:
-        """Refuse settings of a stage that does not run: they would silently do nothing."""
+        """Raise ConfigError for settings of a stage that does not run: they would silently do
+        nothing."""
         fields = chz.chz_fields(type(self))
         for name, switch in (("containment", "decontaminate"), ("solved", "pass_rates")):
             value = getattr(self, name)
@@ -148,7 +149,8 @@ class PrepareConfig(LanguageOptions):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages to run, in order."""
+        """The names of the stages to run, in order, up to `stop_after`. Stages without their
+        setting are left out."""
         last = STAGES.index(self.stop_after) if self.stop_after else len(STAGES)
         idle = {
             "decontaminate": not self.evaluation_sets,
@@ -158,5 +160,5 @@ class PrepareConfig(LanguageOptions):
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        """The sets to decontaminate against."""
+        """The sets to decontaminate against, in order; none without `decontaminate`."""
         return tuple(name.strip() for name in (self.decontaminate or "").split(",") if name.strip())

@@ -64,7 +64,13 @@ _DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", 
 async def run_verify(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Verify many problems at once, except those that an earlier run has decided."""
+    """Return a decision on each candidate, in order. Many are verified at once, except those that
+    an earlier run has decided with the same code, settings and problem. Decisions are stored in
+    `work/verify.jsonl` as they are made.
+
+    A failure of the executor is a decision, `sandbox_error`, that is not stored, so that a rerun
+    tries again.
+    """
     config = workspace.config
     shared = [sources_digest(*_CODE), *(getattr(config, name) for name in _DECIDING)]
     keys = {one.entry.id: digest(shared, one.entry.digest) for one in candidates}
@@ -77,7 +83,7 @@ async def run_verify(
 
         async def decide(one: Candidate) -> None:
             """Verify one problem and keep its decision on disk, unless it may change when tried
-            again."""
+            again. A SandboxError becomes a decision."""
             name, verifier = one.entry.id, Verifier(config, workspace.executor())
             try:
                 made[name] = await verifier.verify(workspace.store[one.entry.place])
@@ -101,7 +107,8 @@ class Verifier:
     executor: Executor
 
     async def verify(self, problem: Problem) -> Decision:
-        """Return the decision on a problem.
+        """Return the decision on a problem, with the verdicts on all programs that were judged for
+        it. Nothing is stored.
 
         Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
@@ -109,7 +116,8 @@ class Verifier:
         return replace(await self._decide(problem, programs), programs=programs)
 
     async def _decide(self, problem: Problem, programs: Programs) -> Decision:
-        """Keep the problem if a reference passes, at its own limit or else at the patient one."""
+        """Return the decision on a problem: it is kept if a reference passes, at its own limit or
+        else at the patient one, and the other checks hold. Verdicts are counted in `programs`."""
         stated = problem.time_limit_s
         if (trivial := trivial_pass(problem)) is not None:
             _count(programs, TRIVIAL, PASSED)
@@ -143,15 +151,16 @@ class Verifier:
     async def _judge(
         self, problem: Problem, code: str, limit: float, seconds: list[float] | None = None
     ) -> Verdict:
-        """Judge a program under a CPU limit in seconds; `seconds` gets the CPU seconds of each
-        test."""
+        """Judge a program under a CPU limit in seconds, in place of the problem's; `seconds` gets
+        the CPU seconds of each test (None: they are not kept)."""
         limited = replace(problem, time_limit_s=limit)
         return await judge_async(limited, code, self.executor, seconds=seconds)
 
     async def _failure(
         self, problem: Problem, code: str, verdict: Verdict, limit: float
     ) -> Decision:
-        """Return the decision for a reference that failed."""
+        """Return the decision for a reference that failed under a CPU limit in seconds. One that
+        lacks a library is judged again, to learn its name."""
         message = verdict.failure.message if verdict.failure else ""
         if verdict.undecided:
             return _no_verdict(verdict)
@@ -167,8 +176,9 @@ class Verifier:
     async def _proved(
         self, problem: Problem, code: str, slowest: float, number: int, programs: Programs
     ) -> Decision:
-        """Return the decision for a reference that passed once, with `slowest` CPU seconds on its
-        slowest test, after the rest of the proof."""
+        """Return the decision for a reference, the `number`th, that passed once with `slowest` CPU
+        seconds on its slowest test, after the rest of the proof. If it keeps the problem, it has
+        the calibrated limit and the reference in its metadata."""
         stated = problem.time_limit_s
         if (
             slowest > stated
@@ -192,8 +202,9 @@ class Verifier:
         return Decision(metadata=metadata, time_limit_s=limit)
 
     async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
-        """Run a passing reference again, each time as a perturbed run. One failure makes the
-        problem flaky."""
+        """Run a passing reference again, each time as a perturbed run, under a CPU limit in
+        seconds. Return the decision of the first failure, which makes the problem flaky, or
+        None."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1, 1 + self.config.repeats + more):
             verdict = await self._judge(perturbed(problem, number), code, limit)
@@ -207,14 +218,17 @@ class Verifier:
     async def _others(
         self, problem: Problem, number: int, limit: float, programs: Programs
     ) -> None:
-        """Judge the accepted solutions after the `number`th."""
+        """Judge the accepted solutions after the `number`th (from 1), up to `max_references`, and
+        count their verdicts in `programs`. They decide nothing."""
         for code in problem.solutions[number : self.config.max_references]:
             _count(programs, RIGHT, await self._judge(problem, code, limit))
 
     async def _wrong_ones(
         self, problem: Problem, limit: float, programs: Programs
     ) -> Decision | None:
-        """Check that solutions known to be wrong fail."""
+        """Check that solutions known to be wrong fail, the first five. Return the decision against
+        the problem if one passes or has no verdict, else None. Verdicts are counted in
+        `programs`."""
         known = problem.meta.get("wrong_solutions")
         wrong = [one for one in known if isinstance(one, str)] if isinstance(known, list) else []
         found = None
@@ -229,7 +243,8 @@ class Verifier:
         return found
 
     async def _mutants(self, problem: Problem, code: str, limit: float, programs: Programs) -> None:
-        """Count the verdicts on mutants. Those that pass are judged on generated inputs too."""
+        """Count the verdicts on mutants in `programs`. Those that pass are judged on generated
+        inputs too: `passed` if they differ from the reference there, else `unknown`."""
         seed = f"{self.config.seed}/{problem.id}"
         alive: list[str] = []
         count = self.config.mutants if problem.language == "python" else 0
@@ -248,7 +263,8 @@ class Verifier:
 
 
 def _count(programs: Programs, kind: str, outcome: Verdict | str) -> None:
-    """Count a program's verdict, unless it says nothing about the program."""
+    """Count a program's verdict, or an outcome by name, in `programs`. An undecided verdict says
+    nothing about the program and is left out."""
     if isinstance(outcome, Verdict):
         if outcome.undecided:
             return
@@ -264,21 +280,24 @@ def wrong_kind(verdicts: Verdicts) -> str:
 
 
 def quality(problems: Iterable[Verdicts]) -> RewardQuality:
-    """Return TPR, FPR and J over problems. Mutants not known to be wrong do not count."""
+    """Return TPR, FPR and J over problems; without right or wrong programs J is None and the rate
+    NaN. Mutants not known to be wrong do not count."""
     every = list(problems)
     right = _rate(one.get(RIGHT, {}) for one in every)
     return RewardQuality(right, _rate(one.get(wrong_kind(one), {}) for one in every))
 
 
 def _rate(problems: Iterable[Mapping[str, int]]) -> Rate:
-    """Return the pass rate over problems with counts of verdicts; undecided ones do not count."""
+    """Return the pass rate over problems with counts by verdict. Mutants that pass and are not
+    known to differ (`unknown`) do not count."""
     sizes = [(sum(one.values()) - one.get(UNKNOWN, 0), one) for one in problems]
     passed = sum(one.get(PASSED, 0) for _, one in sizes)
     return Rate(passed, sum(n for n, _ in sizes), sum(n > 0 for n, _ in sizes))
 
 
 def _at_least(decision: Decision, min_j: float | None) -> Decision:
-    """Drop a problem whose J is below `min_j`. A problem of unknown J is kept."""
+    """Return the decision, or a drop (`low_j`) for a kept problem whose J is below `min_j` (None:
+    no bound). A problem of unknown J is kept."""
     found = quality([decision.programs])
     if not decision.keep or min_j is None or found.j is None or found.j >= min_j:
         return decision
@@ -286,15 +305,15 @@ def _at_least(decision: Decision, min_j: float | None) -> Decision:
 
 
 def missing_library(message: str) -> str:
-    """Return the library that a program's error calls missing. A name inside the standard library
-    does not count: the program made it up."""
+    """Return the library that a program's error calls missing, or an empty text. A name inside the
+    standard library does not count: the program made it up."""
     named = _NOT_IMPORTED.match(message)
     return named[1] if named and named[1] not in sys.stdlib_module_names else ""
 
 
 def _no_verdict(verdict: Verdict) -> Decision:
-    """Return the decision for a verdict that is not about the program: a broken checker, or a
-    failed sandbox."""
+    """Return the decision to drop a problem after a verdict that is not about the program:
+    `broken_checker`, or `sandbox_error`, which a rerun tries again."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
     message = verdict.failure.message if verdict.failure else ""
     return Decision(BROKEN_CHECKER if broken else SANDBOX_ERROR, message)
@@ -309,12 +328,14 @@ LEAST_ROOM = 1.25
 
 
 def bucket(cpu_s: float) -> float:
-    """Return the smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
+    """Return the smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`, so that small
+    differences of timing do not change results."""
     return float(STEP_S * 2 ** math.ceil(math.log2(max(cpu_s / STEP_S, 1))))
 
 
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:
-    """Return the CPU limit of a problem whose reference needs `slowest_s` on its slowest test.
+    """Return the CPU limit, in seconds, of a problem whose reference needs `slowest_s` on its
+    slowest test.
 
     The stated limit is lowered toward 8 buckets (at least 2 s) and never raised, unless it leaves
     no room: then it is 2 buckets.

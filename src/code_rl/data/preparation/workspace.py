@@ -66,7 +66,7 @@ class ProblemSummary:
 
     @property
     def text(self) -> str:
-        """The text of the task."""
+        """The text of the task: the statement, and starter code with a docstring or comments."""
         return problem_text(self.statement, self.starter_code)
 
 
@@ -105,7 +105,7 @@ class Candidate:
 def one_by_one(
     candidates: Sequence[Candidate], on_item: OnItem, decide: Callable[[Candidate], Decision]
 ) -> list[Decision]:
-    """Return a decision on each candidate, in order."""
+    """Return `decide` of each candidate, in order; `on_item` is called after each."""
     made = []
     for candidate in candidates:
         made.append(decide(candidate))
@@ -116,11 +116,13 @@ def one_by_one(
 async def at_once(
     candidates: Sequence[Candidate], decide: Callable[[Candidate], Awaitable[None]], places: int
 ) -> None:
-    """Decide on all candidates, `places` at once, within a budget of bytes."""
+    """Call `decide` for all candidates, `places` at once, within a budget of bytes, and wait for
+    all. They start in order. The first error cancels the others and is raised."""
     queue, held, changed = iter(candidates), 0, asyncio.Condition()
 
     async def work() -> None:
-        """Decide about candidates of the shared queue while at most BYTES_IN_FLIGHT are loaded."""
+        """Decide about candidates of the shared queue until it is empty, while at most
+        BYTES_IN_FLIGHT are loaded."""
         nonlocal held
         for candidate in queue:
             size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
@@ -137,8 +139,8 @@ async def at_once(
 
 
 def summarize(problem: Problem, place: int, line: bytes) -> ProblemSummary:
-    """Return the summary of a problem, which is at `place` in its store; `line` is its native
-    line."""
+    """Return the summary of a problem, which is at `place` in its store; `line` is its native line.
+    Stores contain summaries, and `store_key` covers this code."""
     texts = list(map(_texts, problem.tests))
     return ProblemSummary(
         id=problem.id,
@@ -172,7 +174,8 @@ def _utf8_size(text: str) -> int:
 
 
 def _short_hash(text: str) -> str:
-    """Return a hash of a text without surrounding blanks, 16 hex digits."""
+    """Return a hash of a text without surrounding blanks, 16 hex digits. Stored summaries contain
+    it."""
     data = text.strip().encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
@@ -186,7 +189,8 @@ def problem_text(statement: str, starter_code: str | None) -> str:
 
 
 def names_in(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids, titles and other names in a row's fields."""
+    """Return the ids, titles and other names in a row's fields, those of NAME_FIELDS in their
+    order, each once, as text."""
     found = (row.get(field) for field in NAME_FIELDS)
     return tuple(dict.fromkeys(str(name) for name in found if isinstance(name, str | int)))
 
@@ -196,6 +200,8 @@ class Workspace:
     write there at once, and opens `store`."""
 
     def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
+        """Write nothing yet. `store_key` is that of `normalise.store_key`; a store of another key
+        is made anew."""
         self.config = config
         self.dataset = dataset
         self.out = Path(config.out).expanduser()
@@ -205,31 +211,34 @@ class Workspace:
         self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> Workspace:
+        """Make and lock the working folder, and open its store. Raises ConfigError if another run
+        has the lock, and OSError."""
         self.work.mkdir(parents=True, exist_ok=True)
         self._locks.enter_context(only_writer(self.work / "lock", f"out={self.out}"))
         self.store = ProblemStore(self.work, self._store_key)
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the store and release the lock. The executor is stopped by `aclose`."""
         self.store.close()
         self._locks.close()
 
     def executor(self) -> Executor:
-        """The executor, started on first use. Raises ConfigError or IsolationError if it is not
-        available."""
+        """Return the executor, started on first use. Raises ConfigError or IsolationError if it is
+        not available."""
         if self._executor is None:
             self._executor = connect_executor(**self.config.connection)
         return self._executor
 
     async def aclose(self) -> None:
-        """Stop the executor."""
+        """Stop the executor, if it was started. Idempotent."""
         if self._executor is not None:
             await self._executor.aclose()
             self._executor = None
 
     def load(self, candidate: Candidate) -> Problem:
         """Return the problem as it is written: at most `max_tests` tests, the limit of its
-        reference, and metadata in `meta`."""
+        reference, and the candidate's metadata in `meta["prepare"]`. It is read from the store."""
         problem = with_most_tests(self.store[candidate.entry.place], self.config.max_tests)
         metadata = {"prepare": candidate.metadata} if candidate.metadata else {}
         limit = candidate.time_limit_s or problem.time_limit_s

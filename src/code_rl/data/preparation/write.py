@@ -26,8 +26,8 @@ SPLITS = ("train", "test")
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
-    """Return 'test' for the share of ids that seed and id decide, else 'train'. A problem's split
-    does not depend on the other problems."""
+    """Return 'test' for the share of ids (0 to 1) that seed and id decide, else 'train'. A
+    problem's split does not depend on the other problems."""
     place = hashlib.blake2b(f"{seed}/{problem_id}".encode(), digest_size=8).digest()
     return "test" if int.from_bytes(place, "big") / 2**64 < test_share else "train"
 
@@ -35,14 +35,17 @@ def split_of(problem_id: str, test_share: float, seed: int) -> str:
 async def run_write(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Write every remaining problem to its split, then the manifest. A file gets its name once it
-    is complete."""
+    """Write every remaining problem to its split in `out`, in order, then the manifest; every
+    decision keeps. A file gets its name once it is complete, and splits of an earlier run that are
+    not written again are deleted. Raises OSError."""
     config, out = workspace.config, workspace.out
     members: dict[str, list[Candidate]] = {name: [] for name in SPLITS}
     for one in candidates:
         members[split_of(one.entry.id, config.test_share, config.seed)].append(one)
 
     def problems(name: str) -> Iterator[Problem]:
+        """Yield the problems of a split as they are written, in order, and call `on_item` after
+        each."""
         for one in members[name]:
             yield workspace.load(one)
             on_item()
@@ -64,7 +67,8 @@ async def run_write(
 
 
 def check_replaced(config: PrepareConfig, source: Dataset) -> None:
-    """Raise ConfigError if `out` contains the input data or the problems of another data set."""
+    """Raise ConfigError if `out` contains the input data or the problems of another data set.
+    Nothing is written."""
     out = Path(config.out).expanduser()
     if any(
         file.resolve().parent == out.resolve() for each in source.sources for file in each.files
@@ -82,8 +86,8 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
 
 
 def _manifest(workspace: Workspace, splits: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest. It has no times, so the same data and settings give the same
-    manifest."""
+    """Return the manifest as JSON data. It has no times, so the same data and settings give the
+    same manifest."""
     settings = {
         name: value for name, value in chz.asdict(workspace.config).items() if name not in NO_DATA
     }

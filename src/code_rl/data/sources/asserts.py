@@ -45,8 +45,9 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) -> Any:
-    """Return the value of `node`, in which `builders` may be called with constant arguments. Raises
-    RowError for anything that is not a constant form."""
+    """Return the value of `node`, in which `builders` may be called with constant arguments;
+    nothing else is called. Raises RowError for anything that is not a constant form, and for huge
+    results."""
     try:
         return _fold(node, builders)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -54,9 +55,11 @@ def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) 
 
 
 def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
-    """Evaluate a literal expression without running it. Raises RowError for anything else."""
+    """Return the value of a literal expression without running it. Raises RowError for anything
+    else, and the errors of operators and builders."""
 
     def all_of(items: Iterable[ast.expr]) -> list[Any]:
+        """Return the values of several expressions, in order."""
         return [_fold(item, builders) for item in items]
 
     match node:
@@ -86,7 +89,8 @@ def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
 
 
 def _binary(op: ast.operator, left: Any, right: Any) -> Any:
-    """Apply an operator, unless the result would be huge."""
+    """Return the result of an operator. Raises RowError, before computing it, if it would be
+    huge."""
     # Test rows are input: `10**10**10` must be refused, not computed.
     if isinstance(op, ast.Pow) and isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * right
@@ -103,6 +107,7 @@ def _binary(op: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _not_literal(detail: str) -> RowError:
+    """Return, for the caller to raise, the error of a value that is no literal."""
     return RowError("value_is_not_a_literal", detail)
 
 
@@ -140,8 +145,8 @@ else:
 
 
 def view_setup(fn_name: str, view: str) -> str:
-    """Return source that makes outermost calls of `fn_name` return the view of their value;
-    recursive calls return the value itself."""
+    """Return source that, run after the program, makes outermost calls of `fn_name` return the view
+    of their value; recursive calls return the value itself. Raises KeyError for an unknown view."""
     return _VIEW_SETUP.format(name=fn_name, view=VIEWS[view])
 
 
@@ -164,13 +169,15 @@ class AssertReader:
         entry_point: str | None = None,
         builders: Mapping[str, Callable[..., Any]] = BUILDERS,
     ) -> None:
+        """`entry_point` is the program's function (None: `name`), and `builders` are the functions
+        that may be called in values."""
         self._name = name
         self._own_names = {name, entry_point or name}
         self._builders = builders
 
     def read(self, statement: ast.stmt) -> CallAssert | None:
-        """Return the test in one statement, or None for a statement without effect. Raises
-        RowError for unknown forms."""
+        """Return the test in one statement, or None for a statement without effect and for a
+        function compared with itself. Raises RowError for unknown forms."""
         match statement:
             case (
                 ast.Assert(test=ast.Constant(value=True))
@@ -187,7 +194,8 @@ class AssertReader:
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
         """Return the positional arguments of the only call of the entry point in `statement`; the
-        assertion itself is ignored."""
+        assertion itself is ignored. Raises RowError unless there is one such call, with constants
+        only."""
         calls = [
             part
             for part in ast.walk(statement)
@@ -202,7 +210,8 @@ class AssertReader:
         return isinstance(node, ast.Name) and node.id in self._own_names
 
     def _test(self, test: ast.expr) -> CallAssert | None:
-        """Read one assert's expression as a call test; None if both sides call the entry point."""
+        """Return one assert's expression as a call test; None if both sides call the entry point.
+        Raises RowError for unknown forms."""
         match test:
             case ast.Compare(
                 left=left,
@@ -258,7 +267,9 @@ class AssertReader:
         abs_tol: float | None = None,
         rel_tol: float | None = None,
     ) -> CallAssert:
-        """Return the call's test with `expected`, and the view under which values are compared."""
+        """Return the call's test with `expected` and its tolerances (None: none), and the view
+        under which values are compared. Raises RowError unless `call` calls the entry point with
+        constants."""
         if not isinstance(call, ast.Call) or not self._is_entry(call.func):
             raise RowError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
         if any(word.arg is None for word in call.keywords):
@@ -268,6 +279,7 @@ class AssertReader:
         return CallTest(args, expected, kwargs, abs_tol=abs_tol, rel_tol=rel_tol), view
 
     def _constant(self, node: ast.expr) -> Any:
+        """Return the value of an expression. Raises RowError if it is not constant."""
         return fold(node, self._builders)
 
     def _calls_itself(self, node: ast.expr) -> bool:
@@ -276,8 +288,8 @@ class AssertReader:
 
 
 def read_statements(source: str, name: str = "test") -> list[ast.stmt]:
-    """Return the statements of a source. Raises RowError with its name if it is not
-    Python."""
+    """Return the statements of a source, which is not run. Raises RowError, with `name` for the
+    source, if it is not Python."""
     try:
         return syntax.parse(source).body
     except SyntaxError as error:
@@ -285,7 +297,8 @@ def read_statements(source: str, name: str = "test") -> list[ast.stmt]:
 
 
 def check_body(source: str) -> list[ast.stmt]:
-    """Return the body of the one `check(candidate)` in a test of HumanEval's form."""
+    """Return the body of the one `check(candidate)` in a test of HumanEval's form. Raises RowError
+    unless there is one."""
     functions = [
         part
         for part in read_statements(source)
@@ -305,7 +318,8 @@ def entry_point(candidates: set[str]) -> str:
 
 
 def called_by_all(statements: Iterable[ast.stmt]) -> set[str]:
-    """Return the names that every assert calls."""
+    """Return the names that every assert calls, builtins included; methods do not count. None
+    without asserts."""
     called = [
         {
             part.func.id
@@ -356,7 +370,8 @@ def asserted(
     problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
 ) -> Problem:
     """Return `problem` with one test per assert, the first `public` of them public, the view that
-    all share, and the rule: `compare`, or Python's `==`. Each test has the tolerance of its assert.
+    all share, and the rule: `compare`, or if it is None, Python's `==`. Each test has the tolerance
+    of its assert.
 
     Raises RowError if there is no assert, or if their views differ.
     """
@@ -368,15 +383,16 @@ def asserted(
 
 
 def with_view(meta: Mapping[str, Any], fn_name: str, view: str | None) -> Mapping[str, Any]:
-    """Return a problem's `meta` with the source that applies the view, if there is one."""
+    """Return a problem's `meta` with the source that applies the view added to its `setup` (None:
+    unchanged)."""
     if view is None:
         return meta
     return {**meta, "setup": str(meta.get("setup", "")) + view_setup(fn_name, view)}
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
-    """Return the view that all asserts share. Raises RowError if they differ, since a problem has
-    one entry point."""
+    """Return the view that all asserts share (None: the result itself). Raises RowError if they
+    differ, since a problem has one entry point."""
     views = {view for _, view in asserts}
     if len(views) > 1:
         shown = ", ".join(sorted(view or "==" for view in views))
@@ -385,8 +401,8 @@ def common_view(asserts: Iterable[CallAssert]) -> str | None:
 
 
 def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
-    """Return EvalPlus's rule: a stated tolerance, else 1e-6 if an expected value is a float or a
-    flat sequence of floats, else `==`."""
+    """Return EvalPlus's rule: a stated tolerance (`abs_tol`, 0: none), else 1e-6 if an expected
+    value is a float or a flat sequence of floats, else `==`."""
 
     def of_floats(value: Any) -> bool:
         """Return True for a float, or a sequence of floats that is not empty."""
@@ -406,8 +422,9 @@ def tabled(
     atol: float,
     public: int = 0,
 ) -> Problem | Draft:
-    """Return `problem` with the tests of a table, the first `public` of them public, or a Draft if
-    a reference must compute the results."""
+    """Return `problem` with the tests of a table, the first `public` of them public, or, if
+    `results` is None, a Draft whose reference computes them. `atol` is the set's tolerance. Raises
+    ValueError if the lengths differ."""
     if results is None:
         return Draft(problem, tuple(inputs), atol, public)
     pairs = enumerate(zip(inputs, results, strict=True))

@@ -42,7 +42,7 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 def _own_id(row: Row, origin: Origin) -> str:
     """Return the row's id. A number gets the set as prefix, since APPS and TACO number the rows of
-    every split from zero."""
+    every split from zero; without an id it is the row's position."""
     own = stated_id(row, "id", "problem_id", "question_id")
     return f"{origin.prefix}/{own}" if own.isdecimal() else own or origin.row_id
 
@@ -50,7 +50,7 @@ def _own_id(row: Row, origin: Origin) -> str:
 @named(_own_id)
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Read `problem`, `tests`, optional `solutions`, `starter_code`, `metadata`: any of DeepCoder's
-    configs."""
+    configs. Raises RowError for missing or malformed fields."""
     return with_tests_of(
         _draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata")
     )
@@ -59,7 +59,8 @@ def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
 @named(_own_id)
 def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Read `question`, `input_output`, optional `solutions`, `starter_code`: APPS, TACO,
-    TACO-verified."""
+    TACO-verified. Stated limits go into `meta` and do not apply. Raises RowError for missing or
+    malformed fields."""
     stated = from_json(row.get("metadata") or {}, "metadata")
     meta = {
         name: value
@@ -80,9 +81,10 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 @named(lambda row, origin: stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
-    """Read a CodeContests row: `description` and public, private and generated tests. Its
-    solutions and wrong solutions are kept, those in other languages than Python 3 in `meta`, where
-    `Problem.in_language` finds them."""
+    """Read a CodeContests row: `description` and public, private and generated tests. Its solutions
+    and wrong solutions are kept, those in other languages than Python 3 in `meta`, where
+    `Problem.in_language` finds them. Raises RowError for problems with files, without tests, or
+    with malformed fields."""
     for name in ("input_file", "output_file"):
         if row.get(name):
             raise RowError(
@@ -119,11 +121,11 @@ _PARTS = {"input_format": "Input", "output_format": "Output", "note": "Note"}
 
 
 def read_open_r1(row: Row, origin: Origin) -> Problem:
-    """Read a row of open-r1/codeforces: `description` with its formats, `examples` (public tests)
-    and `official_tests`.
+    """Read a row of open-r1/codeforces: `description` with its formats, `examples` and
+    `official_tests`, of which those among the examples are public.
 
-    Raises RowError if the official tests were truncated, or if the problem needs files, a dialog or
-    a checker of its own.
+    Raises RowError if the official tests were truncated or are missing, or if the problem needs
+    files, a dialog or a checker of its own.
     """
     unusable = {
         "file_io": row.get("input_mode") == "file",
@@ -149,7 +151,8 @@ def read_open_r1(row: Row, origin: Origin) -> Problem:
 @named(lambda row, origin: _gym_id(row) or origin.row_id)
 def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Read a row of NeMo Gym's code tasks, Nemotron's competitive coding among them: the user's
-    message is the statement, `verifier_metadata.unit_tests` the tests."""
+    message is the statement, `verifier_metadata.unit_tests` the tests. Raises RowError for missing
+    or malformed fields."""
     asked = field(row, "responses_create_params", dict).get("input")
     metadata = field(row, "verifier_metadata", dict)
     source = str(row.get("dataset") or origin.source)
@@ -165,7 +168,8 @@ def _gym_id(row: Row) -> str:
 
 
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
-    """Return the problem without tests; the row's field `statement` has its statement."""
+    """Return the problem without tests; the row's field `statement` has its statement, and `more`
+    are further fields of the problem. Raises RowError for missing or malformed fields."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
     more |= {"solutions": solutions(row.get("solutions")), "compare": ALLCLOSE}
     return make_problem(
@@ -174,7 +178,8 @@ def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
 
 
 def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:
-    """Return pairs of two columns of a field that is an object of lists, or a list of objects."""
+    """Return pairs of the columns `first` and `second` of a field that is an object of lists, or a
+    list of objects; none if it is absent. Raises RowError if the lists differ in length."""
     found = row.get(name) or {}
     if isinstance(found, list):
         return [(one.get(first), one.get(second)) for one in found]
@@ -187,7 +192,7 @@ def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]
 
 
 def _texts(row: Row, name: str) -> list[tuple[str, str]]:
-    """Return the inputs and outputs of a field, which must be texts."""
+    """Return the inputs and outputs of a field. Raises RowError unless all are texts."""
     pairs = _pairs(row, name, "input", "output")
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise RowError("wrong_field_type", f"{name} must hold texts")
@@ -195,6 +200,6 @@ def _texts(row: Row, name: str) -> list[tuple[str, str]]:
 
 
 def _written_in(spellings: tuple[int, str], pairs: list[tuple[Any, Any]]) -> list[str]:
-    """Return the first solutions in one language."""
+    """Return the first ten solutions in one language, whose number or name is in `spellings`."""
     found = [code for language, code in pairs if language in spellings and isinstance(code, str)]
     return found[:MAX_SOLUTIONS]

@@ -43,8 +43,8 @@ CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
 
 
 def read_humaneval(row: Row, _origin: Origin) -> Problem:
-    """Read a HumanEval row (`test` has asserts). Raises RowError for tests that are loops, random
-    or computed."""
+    """Read a HumanEval row (`test` has asserts), whose tests are not public. Raises RowError for
+    tests that are loops, random or computed."""
     problem = _problem(row, "humaneval")
     reader = asserts.AssertReader("candidate", problem.fn_name)
     return asserts.asserted(
@@ -54,7 +54,8 @@ def read_humaneval(row: Row, _origin: Origin) -> Problem:
 
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
     """Read a HumanEval+ row, full or mini: its base inputs, then its plus inputs. The reference
-    computes the expected values; functions in `CHECKERS` are judged by a checker of ours."""
+    computes the expected values; functions in `CHECKERS` are judged by a checker of ours. Raises
+    RowError for missing or malformed fields."""
     problem = _problem(row, "humanevalplus")
     inputs = tuple(
         tuple(call) for name in ("base_input", "plus_input") for call in items(row, name, list)
@@ -67,7 +68,7 @@ def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
 
 def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """Read a HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a
-    reference function)."""
+    reference function: then the result is a Draft). Raises RowError for any other form."""
     return asserts.tabled(
         _problem(row, "humanevalplus-origin"),
         *asserts.read_tables(asserts.check_body(field(row, "test", str))),
@@ -75,7 +76,8 @@ def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
 
 
 def _problem(row: Row, source: str) -> Problem:
-    """Return the problem without its tests."""
+    """Return the row's problem without its tests, its solution the prompt with the canonical body.
+    Raises RowError for missing or malformed fields."""
     prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
     solution = prompt + field(row, "canonical_solution", str)
     return Problem(
@@ -92,6 +94,7 @@ def _problem(row: Row, source: str) -> Problem:
 
 def prompt_preamble(prompt: str, entry_point: str, solution: str) -> str:
     """Return the part of a prompt before the function to write: imports and helper functions.
+    Raises RowError if the function is not in the prompt.
 
     `solution` is the prompt with a body: a header alone is no Python.
     """

@@ -20,7 +20,8 @@ LEETCODE_ABS_TOL = 1e-5
 
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
-    """Read a LeetCodeDataset row of either layout. Raises RowError."""
+    """Read a LeetCodeDataset row of either layout. Raises RowError for missing or malformed fields
+    and for unknown asserts."""
     date: str | None = None
     named: tuple[str, ...] = ("question_id", "difficulty")
     if "problem_description" in row:
@@ -52,7 +53,8 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
 
 def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     """Return `draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the
-    candidate. Raises RowError."""
+    candidate, `Solution().method`. Floats are compared within 1e-5. Raises RowError for any other
+    form."""
     builders = {**asserts.BUILDERS, "list_node": linked_list, "tree_node": binary_tree}
     reader = asserts.AssertReader("candidate", builders=builders)
     stated = asserts.read_asserts(reader, asserts.check_body(source))
@@ -65,7 +67,7 @@ def check_tests(draft: Problem, source: str, entry: str) -> Problem:
 
 
 def linked_list(values: list[Any]) -> LinkedList | None:
-    """Return a LeetCode list of nodes, or None without values."""
+    """Return the value of a LeetCode list of nodes, or None without values."""
     return LinkedList(tuple(values)) if values else None
 
 

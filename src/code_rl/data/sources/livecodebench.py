@@ -67,17 +67,19 @@ class Window:
     end: date | None = None
 
     def __contains__(self, day: date) -> bool:
+        """Return True for a day within the window, both ends included."""
         return (self.start is None or day >= self.start) and (self.end is None or day <= self.end)
 
     def __str__(self) -> str:
+        """Return the window in words, for users and records."""
         if self.start is None and self.end is None:
             return "all dates"
         return f"{self.start or 'the first'} to {self.end or 'the last'} inclusive"
 
 
 def parse_window(start: str | None, end: str | None) -> Window:
-    """Return a window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end
-    before the start."""
+    """Return a window from `YYYY-MM-DD` texts (None: open at that end). Raises ConfigError for
+    another form, and for an end before the start."""
     days: list[date | None] = []
     for name, text in (("start_date", start), ("end_date", end)):
         try:
@@ -112,8 +114,8 @@ def release_shards(version: str) -> tuple[str, ...]:
 
 
 def shard_paths(folder: Path, version: str) -> list[Path]:
-    """Return the shard files of a release in a local folder. Raises ConfigError naming the first
-    missing one."""
+    """Return the shard files of a release in a local folder, in order. Raises ConfigError for an
+    unknown version, or naming the first missing file."""
     paths = [folder / name for name in release_shards(version)]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise ConfigError(
@@ -125,7 +127,8 @@ def shard_paths(folder: Path, version: str) -> list[Path]:
 def read_livecodebench(
     row: Row, _origin: Origin, window: Window | None = None
 ) -> Problem | Skipped:
-    """Return a row as a problem. A row outside `window` is Skipped, and its tests are not decoded.
+    """Return a row as a problem. A row outside `window` (None: all dates) is Skipped, and its tests
+    are not decoded.
 
     Raises RowError: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`,
     `pickle_refused`, `not_json`, `bad_tests`.
@@ -156,11 +159,12 @@ def read_livecodebench(
 
 
 def decode_private_tests(text: str) -> Any:
-    """Return the value of `private_test_cases`: JSON, or base64 of zlib of a pickled string of
+    """Return the JSON value of `private_test_cases`: JSON, or base64 of zlib of a pickled string of
     JSON, as upstream stores it.
 
     The pickle may hold only a string, or `{"input_output": string}` as in copies of the set. No
-    name in it is ever looked up or called. Raises RowError.
+    name in it is ever looked up or called. Raises RowError for anything else, and for more than 1
+    GiB.
     """
     with contextlib.suppress(ValueError):
         return parse_json(text)
@@ -186,7 +190,8 @@ class _TextUnpickler(pickle.Unpickler):
 
 
 def _unpickle_text(data: bytes) -> str:
-    """Unpickle a string, without importing any class."""
+    """Return the string in a pickle, without importing any class. Raises RowError for anything
+    else."""
     try:
         value = _TextUnpickler(io.BytesIO(data)).load()
     except RowError:
@@ -214,7 +219,9 @@ def _inflate(packed: bytes) -> bytes:
 
 
 def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | None]:
-    """Return the tests of one field and the function that they call; nothing for an empty list."""
+    """Return the tests of one field, from its value or JSON text `raw`, and the function that they
+    call (None: stdin); nothing for an empty list. Raises RowError (`bad_tests`) that names the
+    field."""
     try:
         found = from_json(raw, name)
         return ((), None) if found == [] else read_tests(found, row.get("metadata"))
@@ -223,7 +230,8 @@ def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | N
 
 
 def _contest_day(row: Row) -> date:
-    """Return the day of a row's contest. Raises RowError."""
+    """Return the day of a row's contest. Raises RowError if it has none, or if it is not an ISO
+    date."""
     value = row.get("contest_date")
     if isinstance(value, datetime):  # of a Parquet file
         return value.date()

@@ -59,14 +59,15 @@ COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
 
 
 def _row_id(row: Row, _origin: Origin | None = None) -> str:
-    """Return the row's id, `Mbpp/N` for a number."""
+    """Return the row's id, `Mbpp/N` for a number, `?` without one."""
     task_id = str(row.get("task_id", "?"))
     return f"Mbpp/{task_id}" if task_id.isdecimal() else task_id
 
 
 @named(_row_id)
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
-    """Read an MBPP row, original (`text`) or sanitized (`prompt`)."""
+    """Read an MBPP row, original (`text`) or sanitized (`prompt`); its first test is public and
+    part of the statement. Raises RowError for missing or malformed fields and unknown asserts."""
     text = filled(row, "text" if row.get("text") is not None else "prompt")
     solution, stated = field(row, "code", str).replace("\r\n", "\n"), items(row, "test_list", str)
     statements = _statements(stated)
@@ -83,7 +84,8 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
 
 @named(_row_id)
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
-    """Read an MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
+    """Read an MBPP+ row (`base_input`, `plus_input`, `canonical_solution`); the reference computes
+    the expected values. Raises RowError for missing or malformed fields."""
     name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
     stated = [
         part
@@ -107,7 +109,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
 @named(_row_id)
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """Read an MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
-    reference function)."""
+    reference function: then the result is a Draft). Raises RowError for any other form."""
     solution, stated = field(row, "code", str), items(row, "test_list", str)
     name = entry_point(solution, _statements(stated))
     inputs, results, atol = asserts.read_tables(asserts.read_statements(field(row, "test", str)))
@@ -120,7 +122,8 @@ def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
 
 def read_acecode(row: Row, origin: Origin) -> Problem:
     """Read a question and its asserts, in `test_cases` or `tests`. Models' answers that passed all
-    of them (`inferences`) are the solutions, so these do not show that the tests are right."""
+    of them (`inferences`) are the solutions, so these do not show that the tests are right. Raises
+    RowError for unknown asserts."""
     stated = items(row, "test_cases" if row.get("test_cases") is not None else "tests", str)
     statements = _statements(stated)
     name = asserts.entry_point(asserts.called_by_all(statements) - set(dir(builtins)))
@@ -138,14 +141,16 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
 
 
 def _statements(stated: Iterable[str]) -> list[ast.stmt]:
-    """Return the syntax of all assert statements. Raises RowError for one that cannot be read."""
+    """Return the statements of all sources, in order. Raises RowError for one that is not
+    Python."""
     return [part for source in stated for part in asserts.read_statements(source)]
 
 
 def _problem(
     row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = ""
 ) -> Problem:
-    """Build the problem without its tests; its meta holds the setup and the official view."""
+    """Return the problem `name` without its tests; its `meta` holds the setup and, for MBPP+, the
+    official view."""
     view = "set" if name in SET_VIEWS else "found" if name in FOUND_VIEWS else None
     meta = {"setup": setup} if setup else {}
     if source.startswith("mbppplus"):
@@ -177,13 +182,14 @@ def entry_point(solution: str, statements: list[ast.stmt]) -> str:
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
     """Return the inputs under `name`. One row of the set has an empty object instead of an empty
-    list."""
+    list. Raises RowError for anything else."""
     return [] if row.get(name) == {} else items(row, name, list)
 
 
 def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
     """Return `value` (from JSON) with the types that the examples `shown` have at its position. A
-    sequence at a position without an example becomes `unseen`."""
+    sequence at a position without an example becomes `unseen`. Raises TypeError if the examples
+    differ."""
     if isinstance(value, list):
         sequences = [one for one in shown if isinstance(one, CONTAINERS)]
         kinds = {type(one) for one in sequences}
@@ -203,8 +209,9 @@ def cast_calls(
     extra: Sequence[Sequence[Any]],
     unseen: type = list,
 ) -> list[tuple[Any, ...]]:
-    """Return the calls of `base` and `extra` (JSON) with typed arguments; `literal` has the base
-    calls as written in the row's asserts.
+    """Return the calls of `base`, then of `extra` (JSON), with typed arguments; `literal` has the
+    base calls as written in the row's asserts. `unseen` is the type of sequences without an
+    example.
 
     Raises RowError `input_types_unknown` if the examples contradict each other or their types do
     not fit the JSON.

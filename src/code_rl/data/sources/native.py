@@ -33,7 +33,8 @@ _ASSERT_FIELDS = {"kind": TEXT, "code": TEXT, "public": FLAG}
 
 def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
     """Read a row of a file or a table in the native format. Nested fields may be JSON text, and
-    fields that are None count as absent. Raises RowError."""
+    fields that are None count as absent. Raises RowError (`bad_native_row`), with the row's
+    position and the field, for anything else."""
     fields = {
         name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS
     }
@@ -53,7 +54,9 @@ def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
 
 
 def _without_asserts(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the fields with asserts as calls, and with the rule and the view that they need."""
+    """Return the fields with asserts as calls, and with the rule and the view that they need;
+    unchanged without asserts. Raises DataError, which begins with `where`, for asserts that cannot
+    be read or stand beside other tests."""
     stored = fields.get("tests")
     tests: list[Any] = stored if isinstance(stored, list) else []
     are_asserts = [isinstance(test, dict) and test.get("kind") == ASSERT for test in tests]

@@ -37,7 +37,7 @@ class Origin:
 
     @property
     def row_id(self) -> str:
-        """The id of a row without its own."""
+        """The id of a row without its own: the prefix and its position, from 0."""
         return f"{self.prefix}/{self.index}"
 
 
@@ -99,12 +99,12 @@ Item = Problem | Draft | Ambiguous | Skipped
 
 
 def problem_in(item: Problem | Draft | Ambiguous) -> Problem:
-    """Return an item's problem, which may still lack its tests."""
+    """Return an item's problem, which in a Draft or an Ambiguous still lacks its tests."""
     return item if isinstance(item, Problem) else item.problem
 
 
 def item_id(item: Item) -> str:
-    """Return the id of any item."""
+    """Return the id of any item: of its problem, or of a skipped row."""
     return item.row_id if isinstance(item, Skipped) else problem_in(item).id
 
 
@@ -112,6 +112,7 @@ class RowError(DataError):
     """A row lacks a field, or the field has another form than the data set documents."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
+        """`reason` is a code for counting, and `detail` a text for users; a Skipped gets both."""
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
@@ -123,7 +124,7 @@ ROW_ID = "row_id"
 
 def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
     """Decorate a reader that makes its own ids with `row_id`; a refused row is then reported under
-    that id."""
+    that id. The reader itself is returned."""
 
     def of(read: Reader[T]) -> Reader[T]:
         """Attach the function that names a row to its reader."""
@@ -134,8 +135,8 @@ def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
 
 
 def stated_id(row: Row, *names: str) -> str:
-    """Return the first text or number that is not blank among these fields of a row, or an empty
-    text."""
+    """Return, as text, the first text or number that is not blank among these fields of a row, or
+    an empty text."""
     for value in map(row.get, names):
         if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
             return str(value)
@@ -150,8 +151,8 @@ def make_problem(
     starter: str | None = None,
     **more: Any,
 ) -> Problem:
-    """Return a problem of the set. A row without an id gets its position as id; blank starter code
-    counts as none."""
+    """Return a problem of the set; `more` are further fields of Problem. A row without an id gets
+    its position as id; blank starter code counts as none."""
     stated = str(row_id or "")
     name = stated if stated.strip() else origin.row_id
     starter = starter if starter and starter.strip() else None
@@ -160,8 +161,8 @@ def make_problem(
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
-    """Return `row[name]`, which must be of type `kind`. Raises RowError naming the field and its
-    value."""
+    """Return `row[name]`, which must be of type `kind`. Raises RowError naming the field, if it is
+    missing, None or of another type."""
     if row.get(name) is None:
         raise RowError("missing_field", name)
     value = row[name]
@@ -173,7 +174,7 @@ def field(row: Row, name: str, kind: type[T]) -> T:
 
 
 def filled(row: Row, name: str) -> str:
-    """Return `row[name]`, which must be a text that is not blank."""
+    """Return `row[name]`, which must be a text that is not blank. Raises RowError otherwise."""
     text = field(row, name, str)
     if not text.strip():
         raise RowError("blank_statement", name)
@@ -181,7 +182,8 @@ def filled(row: Row, name: str) -> str:
 
 
 def asked_by_user(prompt: Any) -> str:
-    """Return the user's last message of a prompt, which is a text or a list of messages."""
+    """Return the user's last message of a prompt, which is a text or a list of messages. Raises
+    RowError if there is none, or it is blank."""
     messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
     said = [one.get("content") for one in messages if one.get("role") == "user"]
     if not said or not isinstance(said[-1], str) or not said[-1].strip():
@@ -190,7 +192,7 @@ def asked_by_user(prompt: Any) -> str:
 
 
 def number(row: Row, name: str) -> float:
-    """Return `row[name]`, which must be a number."""
+    """Return `row[name]`, which must be a number, as a float. Raises RowError otherwise."""
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected a number")
@@ -198,7 +200,8 @@ def number(row: Row, name: str) -> float:
 
 
 def items(row: Row, name: str, kind: type[T]) -> list[T]:
-    """Return `row[name]`, which must be a list of values of type `kind`."""
+    """Return `row[name]`, which must be a list of values of type `kind`. Raises RowError
+    otherwise."""
     found = field(row, name, list)
     if not all(isinstance(item, kind) for item in found):
         raise RowError("wrong_field_type", f"{name} must be a list of {kind.__name__}")
@@ -206,7 +209,8 @@ def items(row: Row, name: str, kind: type[T]) -> list[T]:
 
 
 def from_json(value: Any, name: str) -> Any:
-    """Return `value`, parsed if it is text. Raises RowError."""
+    """Return `value`, parsed if it is text. Raises RowError (`not_json`), with the field's `name`,
+    if it cannot be parsed."""
     if not isinstance(value, str):
         return value
     try:

@@ -51,7 +51,8 @@ class Shape:
 
 
 def read_row(row: Row | DataError, origin: Origin) -> Item:
-    """Return the row's item, or a Skipped with the reason."""
+    """Return the row's item, or a Skipped with the reason: `unreadable_row` for an error in its
+    place, `unknown_shape`, or the reader's. Never raises for a faulty row."""
     if isinstance(row, DataError):
         return Skipped(origin.row_id, UNREADABLE, str(row))
     shape = shape_of(row)
@@ -67,7 +68,7 @@ def read_row(row: Row | DataError, origin: Origin) -> Item:
 
 def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
     """Return the item that `read` makes of the row; a refused row is a Skipped with the refusal's
-    reason."""
+    reason, and one on which `read` fails is `malformed_row`."""
     try:
         try:
             return read(row, origin)
@@ -82,12 +83,13 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
 
 
 def _row_id(row: Row, origin: Origin) -> str:
-    """Return the id that a row states, else its place in the file."""
+    """Return the id that a row states, else its position in the set."""
     return stated_id(row, "task_id", "question_id", "id") or origin.row_id
 
 
 def shape_of(row: Row) -> Shape | None:
-    """Return the shape of a raw row, or None if it is unknown."""
+    """Return the first shape of SHAPES that fits a raw row, or None. A row that lacks one field of
+    the native format counts as native, if nothing else fits."""
     almost_native = sum(row.get(name) is not None for name in REQUIRED) >= len(REQUIRED) - 1
     return next(
         (shape for shape in SHAPES if shape.fits(row)), SHAPES[0] if almost_native else None
@@ -98,6 +100,7 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
     """Return a test of rows: True if a field is text that has all `parts`."""
 
     def test(row: Row) -> bool:
+        """Return True if the row's field is text that has all parts."""
         value = row.get(name)
         return isinstance(value, str) and all(part in value for part in parts)
 
@@ -107,6 +110,8 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
 def _shape(
     name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] = lambda _: True
 ) -> Shape:
+    """Return the shape of rows with these columns, separated by blanks, that pass `test` (default:
+    all)."""
     return Shape(name, frozenset(columns.split()), read, test)
 
 

@@ -40,8 +40,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Reading, ...], ...]:
-    """Return every reading of raw call tests, the documented ones first. Raises RowError for values
-    that fit no reading."""
+    """Return every reading of raw call tests, the documented ones first; tiers are not empty.
+    Raises RowError for values that fit no reading."""
     wanted = _fitting(_RESULTS, outputs)
     tiers = tuple(
         tuple(
@@ -66,8 +66,8 @@ def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Rea
 def _fitting(
     ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]
 ) -> list[tuple[str, list[Any]]]:
-    """Return each way of reading that fits every value, with its results. Ways with the same
-    results count once."""
+    """Return each way of reading that fits every value, by name and in order, with its results.
+    Ways with the same results count once."""
     found: list[tuple[str, list[Any]]] = []
     for name, way in ways.items():
         try:
@@ -81,19 +81,21 @@ def _fitting(
 
 
 def _line_each(value: Any) -> Arguments:
-    """Read one argument from each line that is not blank."""
+    """Return one argument, a JSON value, from each line that is not blank. Raises TypeError or
+    ValueError for anything else."""
     return tuple(parsed(line) for line in typed(value, str).split("\n") if line.strip()), {}
 
 
 def _json_items(value: Any) -> Arguments:
     """Return the arguments in a list of JSON texts: one per text, or one per line if there is one
-    text."""
+    text. Raises TypeError or ValueError for anything else."""
     items = typed(value, list)
     return _line_each(items[0]) if len(items) == 1 else (tuple(map(parsed, items)), {})
 
 
 def _named(value: Any) -> Arguments:
-    """Read arguments by name. Raises ValueError if a name is no identifier."""
+    """Return arguments by name. Raises TypeError for anything but an object, and ValueError if a
+    name is no identifier."""
     names = typed(value, dict)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
         raise ValueError("no names of arguments")
@@ -107,7 +109,7 @@ def only_item(value: Any) -> Any:
 
 
 def typed(value: Any, kind: type) -> Any:
-    """Return a value of this type. Raises TypeError for any other."""
+    """Return a value of this type, unchanged. Raises TypeError for any other."""
     if not isinstance(value, kind):
         raise TypeError(f"no {kind.__name__}")
     return value
@@ -119,8 +121,8 @@ def parsed(text: Any) -> Any:
 
 
 def _with_integer_keys(value: Any) -> Any:
-    """Return the value with integers as keys of dicts whose keys are all numerals, since JSON has
-    no integer keys."""
+    """Return the value with integers as keys of dicts whose keys are all numerals, at any depth,
+    since JSON has no integer keys. The value itself is unchanged."""
     if isinstance(value, list):
         return [_with_integer_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -190,32 +192,33 @@ class RawTests(NamedTuple):
     exact: bool
 
     def typed(self) -> tuple[TestCase, ...]:
-        """Return the tests, unwrapped in the usual way."""
+        """Return the tests in order, unwrapped in the usual way. Raises RowError for malformed
+        ones."""
         make = _stdin_test if self.fn_name is None else _call_test
         pairs = zip(self.inputs, self.outputs, strict=True)
         return tuple(make(*pair, f"tests[{index}]") for index, pair in enumerate(pairs))
 
 
 def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
-    """Return typed tests and the function's name (None: stdin tests). Raises RowError for a shape
-    that is not in the table."""
+    """Return typed tests, in order, and the function's name (None: stdin tests). `metadata` may
+    name the function. Raises RowError for a shape that is not in the table."""
     found = _parse(raw, metadata)
     return found.typed(), found.fn_name
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
     """Return tests of any shape in the table as LiveCodeBench rows: `{"input", "output",
-    "testtype", "metadata": {"func_name"}}`, all strings.
+    "testtype", "metadata": {"func_name"}}`.
 
-    Idempotent. Raises RowError as `read_tests` does.
+    Idempotent. Raises RowError as `read_tests` does, and for tests that such rows cannot hold.
     """
     tests, fn_name = read_tests(raw_tests, metadata)
     return [to_row(test, fn_name) for test in tests]
 
 
 def with_tests_of(draft: Problem, raw: Any, metadata: Any = None) -> Problem | Ambiguous:
-    """Return `draft` (without tests) with the tests of `raw`. Raises RowError for an unknown
-    shape."""
+    """Return `draft` (without tests) with the tests of `raw`, or with every reading of call tests
+    whose wrapping is unknown. Raises RowError for an unknown shape."""
     found = _parse(raw, metadata)
     if found.fn_name is None or found.exact:
         return with_calls(draft, found.fn_name, found.typed())
@@ -224,8 +227,8 @@ def with_tests_of(draft: Problem, raw: Any, metadata: Any = None) -> Problem | A
 
 
 def solutions(value: Any) -> tuple[str, ...]:
-    """Return the row's solutions without fences, from a list or JSON text of one; at most
-    `MAX_SOLUTIONS`. None, blank and `[]` give none."""
+    """Return the row's solutions without fences, from a list, one text, or JSON text of a list; at
+    most `MAX_SOLUTIONS`. None, blank and `[]` give none. Raises RowError for anything else."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, str) and value.lstrip()[:1] == "[":
@@ -237,7 +240,8 @@ def solutions(value: Any) -> tuple[str, ...]:
 
 
 def _parse(raw: Any, metadata: Any) -> RawTests:
-    """Read either layout: {inputs, outputs[, fn_name]}, or a list of single tests."""
+    """Return the raw tests of either layout: {inputs, outputs[, fn_name]}, or a list of single
+    tests. Either may be JSON text. Raises RowError for anything else."""
     raw, named = from_json(raw, "tests"), _function_name(metadata, "metadata")
     if isinstance(raw, Mapping) and "inputs" in raw:
         inputs, outputs = raw["inputs"], raw.get("outputs")
@@ -266,7 +270,9 @@ def _parse(raw: Any, metadata: Any) -> RawTests:
 
 
 def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
-    """Return the form of one test, and the function that it calls."""
+    """Return the form of one test, and the function that it calls (None: stdin); `named` is the
+    function of the row's metadata. Raises RowError, which begins with `where`, for an unknown
+    form."""
     if not isinstance(row, Mapping) or not {"input", "output"} <= row.keys():
         raise RowError("bad_tests", f"{where}: {short(row)} has no input and output")
     own = row.get("fn_name") or _function_name(row.get("metadata"), f"{where}: metadata")
@@ -280,7 +286,8 @@ def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
 
 
 def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
-    """Read one call test: JSON text with one argument a line, or a list of arguments."""
+    """Return one call test: `given` is JSON text with one argument a line, or a list of arguments.
+    Raises RowError, which begins with `where`."""
     try:
         if isinstance(given, str):
             args = tuple(loads(line) for line in given.split("\n") if line.strip())
@@ -296,17 +303,21 @@ def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
 
 
 def _unwrapped(output: Any) -> Any:
-    """Return the only item of a list of one, else the value itself."""
+    """Return the decoded value, or the only item if it is a list of one. Raises ValueCodecError for
+    a value that cannot be decoded."""
     value = decode(output)
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _stdin_test(given: Any, wanted: Any, where: str) -> StdinTest:
+    """Return a test of a program that reads `given`. Raises RowError, which begins with `where`,
+    for anything but text or lines."""
     return StdinTest(_lines(given, f"{where}: input"), _lines(wanted, f"{where}: output"))
 
 
 def _lines(value: Any, where: str) -> str:
-    """Return text, or a list of lines as text. Raises RowError for anything else."""
+    """Return text, or a list of lines joined to text. Raises RowError, which begins with `where`,
+    for anything else."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if not isinstance(value, str):
@@ -315,7 +326,8 @@ def _lines(value: Any, where: str) -> str:
 
 
 def to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
-    """Return a test as a row of LiveCodeBench. Raises RowError if such rows cannot hold it."""
+    """Return a test as a row of LiveCodeBench; `fn_name` is the function of call tests. Raises
+    RowError if such rows cannot hold it."""
     if isinstance(test, StdinTest):
         given, expected, kind = test.input, test.expected, "stdin"
     elif isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
@@ -342,7 +354,8 @@ def _function_name(metadata: Any, where: str) -> str | None:
 
 
 def _identifier(name: Any, where: str) -> str:
-    """Return a name that is a Python identifier. Raises RowError."""
+    """Return a name that is a Python identifier. Raises RowError (`bad_fn_name`), which begins with
+    `where`, for anything else."""
     if not isinstance(name, str) or not name.isidentifier():
         wanted = "a call needs the function's name, in fn_name or metadata.func_name"
         raise RowError("bad_fn_name", f"{where}: {wanted}; found {short(name)}")
@@ -350,8 +363,8 @@ def _identifier(name: Any, where: str) -> str:
 
 
 def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
-    """Return the draft with its tests. If they call `fn_name`, it also gets the starter code and
-    the imports that a call needs."""
+    """Return the draft with its tests. If they call `fn_name` (None: stdin), it also gets starter
+    code, unless it has some, and the imports that a call needs as preamble."""
     if fn_name is None:
         return replace(draft, tests=tests)
     starter = draft.starter_code
@@ -365,8 +378,8 @@ def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...])
 
 
 def _header(code: str, fn_name: str) -> str | None:
-    """Return the line of `code` that defines `fn_name` (with its class, if it is a method), without
-    its body."""
+    """Return the line of `code` that defines `fn_name` (with its class, if it is a method of
+    Solution), without its body; None if there is none, or `code` is not Python."""
     try:
         body = syntax.parse(code).body
     except SyntaxError:

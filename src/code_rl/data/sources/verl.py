@@ -64,8 +64,8 @@ _STARTER = "Also feel free to reuse/extend the following starter code:"
 
 
 def code_r1_question(statement: str, starter_code: str | None) -> str:
-    """Return the user's message for a problem. A LeetCode problem asks to complete a class; any
-    other may offer starter code."""
+    """Return the user's message for a problem, exactly as the published rows have it. A LeetCode
+    problem asks to complete a class; any other may offer starter code (None: it does not)."""
     block = f"\n```python\n{starter_code}\n```"
     if starter_code and "class Solution:" in starter_code:
         return f"{_LEETCODE}{statement}\n{REQUEST}{block}"
@@ -74,8 +74,8 @@ def code_r1_question(statement: str, starter_code: str | None) -> str:
 
 @named(lambda _, origin: origin.row_id)
 def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """Read a row whose ground truth is tests. Raises RowError `not_tests` for answers (of
-    mathematics, for example) and for programs that cannot be read."""
+    """Read a row whose ground truth is tests; its id is its position. Raises RowError `not_tests`
+    for answers (of mathematics, for example) and for programs that cannot be read."""
     truth = field(row, "reward_model", dict).get("ground_truth")
     about = row.get("extra_info")
     extra: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
@@ -83,7 +83,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
         tests = from_json(truth, "ground_truth")
     except RowError as error:
         raise RowError("not_tests", error.detail) from error
-    statement, starter = _unworded(asked_by_user(row["prompt"]))
+    statement, starter = _without_template(asked_by_user(row["prompt"]))
     known = extra.get("reference") or extra.get("solutions")
     draft = make_problem(
         origin,
@@ -104,9 +104,9 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     return with_tests_of(draft, tests)
 
 
-def _unworded(text: str) -> tuple[str, str | None]:
-    """Return the statement and starter code in a user's message, or the whole message if Code-R1
-    did not write it."""
+def _without_template(text: str) -> tuple[str, str | None]:
+    """Return the statement and starter code (None: there is none) in a user's message, or the whole
+    message if Code-R1 did not write it."""
     for opening, request in ((_LEETCODE, REQUEST), (_TACO, _STARTER)):
         if text.startswith(opening):
             statement, _, code = text.removeprefix(opening).partition(f"\n{request}\n```python\n")
@@ -115,8 +115,9 @@ def _unworded(text: str) -> tuple[str, str | None]:
 
 
 def _functional(draft: Problem, source: str) -> Problem:
-    """Return the tests in the asserts of `check`, or in the tables `_inputs` and `_outputs`, whose
-    loop calls `name(*i)` and expects `o` or `o[0]`."""
+    """Return the draft with the tests in the asserts of `check`, or in the tables `_inputs` and
+    `_outputs`, whose loop calls `name(*i)` and expects `o` or `o[0]`. Raises RowError, with the
+    reason `not_tests` for a source of any other form."""
     body, tables = read_statements(source), dict[str, Any]()
     for part in body:
         match part:
@@ -140,7 +141,8 @@ def _functional(draft: Problem, source: str) -> Problem:
 
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
-    """Return arguments and expected value of each test."""
+    """Return arguments and expected value of each test; with `first` the value is the first item of
+    the output. Raises RowError if the tables are missing or differ in length."""
     try:
         pairs = list(zip(tables["_inputs"], tables["_outputs"], strict=True))
         return [(tuple(args), wanted[0] if first else wanted) for args, wanted in pairs]

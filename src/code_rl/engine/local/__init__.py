@@ -22,8 +22,8 @@ __all__ = ["EmbeddedService", "memory_lines"]
 
 
 def share_cores() -> None:
-    """Make OpenMP's threads sleep soon after they run out of work. Call it before torch is loaded,
-    which reads this setting once.
+    """Make OpenMP's threads sleep soon after they run out of work, unless OMP_WAIT_POLICY or
+    GOMP_SPINCOUNT is set. Call it before torch is loaded, which reads this setting once.
 
     The sandbox shares the cores with these threads and would starve if they kept spinning as long
     as they do by default. Threads that sleep at once would halve the speed of sampling: a step has
@@ -35,7 +35,8 @@ def share_cores() -> None:
 
 def memory_lines(options: SamplingOptions, training: TrainingOptions) -> list[str]:
     """Return the memory plan for these settings as lines for a reader, or the reason that the model
-    does not fit. Nothing is loaded; without torch there is no plan."""
+    does not fit, as a line too. No weights are loaded. Without torch, or for a model whose pass
+    cannot be traced, there are no lines."""
     if find_spec("torch") is None:
         return []
     from .device import Device
@@ -51,6 +52,8 @@ def memory_lines(options: SamplingOptions, training: TrainingOptions) -> list[st
 
 
 def __getattr__(name: str) -> object:
+    """Import `EmbeddedService`, and torch with it, on first use, after `share_cores`. Raises
+    AttributeError for any other name."""
     if name != "EmbeddedService":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     share_cores()

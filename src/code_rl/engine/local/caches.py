@@ -25,12 +25,13 @@ _GROUPED = 16
 
 
 def round_up(tokens: int) -> int:
-    """Return the tokens rounded up to a multiple of `WIDTH`."""
+    """Return the tokens rounded up to a multiple of `WIDTH` (16)."""
     return -(-tokens // WIDTH) * WIDTH
 
 
 def caches_of(device: torch.device) -> type[Caches]:
-    """Return the kind of caches for a device."""
+    """Return the kind of caches for a device: RowCaches for the processor, whose bits do not depend
+    on other rows, else GroupCaches."""
     return GroupCaches if fuses(device) else RowCaches
 
 
@@ -43,6 +44,8 @@ class Caches(ABC):
     def __init__(
         self, weights: Weights, prompts: Prefilled, prompt_of: Sequence[int], limit: int
     ) -> None:
+        """Take over the keys and values of `prompts`, which must not be used afterwards.
+        `prompt_of` [rows] has each row's prompt, ascending; `limit` is in tokens."""
         self._weights, self._arch, self._device = weights, weights.arch, weights.device
         self._prompt_of, self._lengths = list(prompt_of), prompts.lengths
         self._width = prompts.values[0].shape[2]
@@ -56,13 +59,15 @@ class Caches(ABC):
 
     @property
     def cells(self) -> int:
-        """The number of tokens that these caches hold at their largest."""
+        """The number of tokens that these caches hold at their largest, for the budget of
+        memory."""
         limit = max(self._capacity, self._limit)
         return self.cells_of(np.bincount(self._prompt_of).tolist(), self._width, limit)
 
     def begin(self) -> Tensor:
         """Make room for the step's keys and values; return the position of each row's last token
-        [rows]."""
+        [rows]. Call it once a step, before the layers' `attend`; the caller then adds 1 to
+        `step`."""
         if self.step == self._capacity:
             self._capacity = min(self._capacity + BLOCK, self._limit)
             self._grow()
@@ -71,11 +76,13 @@ class Caches(ABC):
 
     @abstractmethod
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return layer i's attention of the rows' last tokens, [rows, heads · d], from queries
-        [rows, heads, d], keys and values [rows, kv, d]."""
+        """Write layer i's new keys and values, and return its attention of the rows' last tokens,
+        [rows, heads · d], from queries [rows, heads, d] (scaled already), keys and values [rows,
+        kv, d]. Call it once a step for each layer, after `begin`."""
 
     def keep(self, rows: Sequence[int], limit: int) -> None:
-        """Drop all other rows, and prompts without a row; `limit` is the most tokens of a row."""
+        """Drop all other rows, and prompts without a row. `rows` are ascending; the others keep
+        their order. `limit` is the most tokens that one of them will sample."""
         self._limit = limit
         left = [self._prompt_of[row] for row in rows]
         used = sorted(set(left))
@@ -85,7 +92,8 @@ class Caches(ABC):
         self._select(rows, prompts)
 
     def _lay_out(self, unit: int) -> None:
-        """Place the rows in a grid of prompts × slots, a multiple of `unit`."""
+        """Place the rows in a grid of prompts × slots, where the number of slots is the most rows
+        of a prompt, rounded up to a multiple of `unit`. Rows of a prompt are adjacent."""
         prompt_of = np.array(self._prompt_of)
         counts = np.bincount(prompt_of)
         self._starts = self._lengths.index_select(0, to_device(prompt_of, self._device))
@@ -101,15 +109,18 @@ class Caches(ABC):
         self._rows = None if full else to_device(rows, self._device)
 
     def _spread(self, values: Tensor) -> Tensor:
-        """Return the grid [prompts · slots, ...] of values per row."""
+        """Return the grid [prompts · slots, ...] of values per row; free slots repeat the first
+        row."""
         return values if self._rows is None else values.index_select(0, self._rows)
 
     def _gathered(self, values: Tensor) -> Tensor:
-        """Return the rows of values per cell of the grid."""
+        """Return the values per row, in the rows' order, from those of the grid's slots: the
+        inverse of `_spread`."""
         return values if self._places is None else values.index_select(0, self._places)
 
     def _prefix_mask(self) -> Tensor:
-        """Additive mask [prompts, 1, 1, width] that hides the padding of prompts."""
+        """Return an additive mask [prompts, 1, 1, width], in the weights' dtype, that hides the
+        padding of prompts."""
         columns = torch.arange(self._width, device=self._device)
         hidden = (columns[None, :] >= self._lengths[:, None])[:, None, None, :]
         mask = torch.zeros(hidden.shape, dtype=self._weights.dtype, device=self._device)
@@ -117,11 +128,12 @@ class Caches(ABC):
 
     @abstractmethod
     def _grow(self) -> None:
-        """Extend every layer's cache to `_capacity` tokens per row."""
+        """Extend every layer's cache to `_capacity` tokens per row; tokens that are there stay."""
 
     @abstractmethod
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
-        """Keep the caches of these rows and prompts."""
+        """Keep the caches of these rows, in this order, and of these prompts [n], and lay the rows
+        out again. `keep` calls it after it has renumbered the prompts."""
 
 
 class RowCaches(Caches):
@@ -131,6 +143,7 @@ class RowCaches(Caches):
     def __init__(
         self, weights: Weights, prompts: Prefilled, prompt_of: Sequence[int], limit: int
     ) -> None:
+        """Keep the keys and values of `prompts`, and begin empty caches of the rows' own."""
         super().__init__(weights, prompts, prompt_of, limit)
         self._prefix_keys, self._prefix_values = prompts.keys, prompts.values
         rows, kv, d = len(prompt_of), self._arch.kv_heads, self._arch.head_dim
@@ -140,11 +153,13 @@ class RowCaches(Caches):
 
     @staticmethod
     def cells_of(counts: Collection[int], width: int, limit: int) -> int:
+        """Return the tokens of the prompts, padded to `width`, and of all rows at `limit` tokens
+        each."""
         return len(counts) * width + sum(counts) * limit
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Write this step's key and value [rows, kv · head_dim], and return each row's attention
-        [rows, heads · head_dim] over its prompt and its own tokens."""
+        """Write this step's keys and values [rows, kv, d], and return each row's attention [rows,
+        heads · d] over its prompt and its own tokens, from scaled queries [rows, heads, d]."""
         arch, step = self._arch, self.step
         self._keys[i][:, :, :, step] = key
         self._values[i][:, :, step] = value
@@ -161,7 +176,7 @@ class RowCaches(Caches):
 
     def _prefix_matmul(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
         """Multiply each row's [kv, per, m] with its prompt's [kv, m, n], one product per prompt for
-        all its rows.
+        all its rows. Returns [rows, kv, per, n].
 
         `mask` [prompts, 1, 1, n] is added to the result.
         """
@@ -183,13 +198,14 @@ class RowCaches(Caches):
         self._mask = self._prefix_mask()
 
     def _grow(self) -> None:
-        """Extend the rows' own caches of every layer to the new capacity."""
+        """Extend the rows' own caches of every layer to `_capacity` tokens, one layer at a time."""
         for i in range(self._arch.layers):
             self._keys[i] = extended(self._keys[i], 3, self._capacity)
             self._values[i] = extended(self._values[i], 2, self._capacity)
 
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
-        """Keep these rows, in this order, and these prompts."""
+        """Keep the caches of these rows, in this order, and of these prompts [n], and lay the rows
+        out again."""
         index = torch.tensor(rows, device=self._device)
         kept = [(self._keys, index), (self._values, index)]
         if len(prompts) < len(self._prefix_keys[0]):
@@ -212,6 +228,8 @@ class GroupCaches(Caches):
     def __init__(
         self, weights: Weights, prompts: Prefilled, prompt_of: Sequence[int], limit: int
     ) -> None:
+        """Divide the rows of a prompt into groups, and move the keys and values out of `prompts`,
+        layer by layer, which empties its lists."""
         super().__init__(weights, prompts, prompt_of, limit)
         seen = np.arange(len(prompt_of)) - np.searchsorted(prompt_of, prompt_of)
         parts = list(zip(prompt_of, (seen // _GROUPED).tolist(), strict=True))
@@ -227,11 +245,14 @@ class GroupCaches(Caches):
 
     @staticmethod
     def cells_of(counts: Collection[int], width: int, limit: int) -> int:
+        """Return the tokens of all groups: the prompt's, padded to `width`, and `limit` for each of
+        the largest group's slots."""
         groups = sum(-(-count // _GROUPED) for count in counts)
         return groups * (width + min(max(counts), _GROUPED) * limit)
 
     def begin(self) -> Tensor:
-        """Return the step's positions, and let each row see its own new cell."""
+        """Return the position of each row's last token [rows], and let each row see its own new
+        cell of this step."""
         positions, slots = super().begin(), self._slots
         start = self._width + self.step * slots
         self._now = slice(start, start + slots)
@@ -241,7 +262,8 @@ class GroupCaches(Caches):
         return positions
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Do the same as `RowCaches.attend`, for all rows of a prompt at once."""
+        """Do the same as `RowCaches.attend`, for all rows of a group at once, by the fused
+        kernel."""
         arch, slots, n = self._arch, self._slots, len(self._lengths)
         kv, per, d = arch.kv_heads, arch.queries_per_kv, arch.head_dim
         for half, new in enumerate((key, value)):
@@ -261,12 +283,13 @@ class GroupCaches(Caches):
         return self._gathered(rows)
 
     def _arrange(self) -> None:
+        """Lay the rows out again and rebuild the mask."""
         self._lay_out(1)
         self._mask = self._whole_mask()
 
     def _whole_mask(self) -> Tensor:
-        """Additive mask [groups, 1, slots · per, cells] of the prompt's cells and of each slot's
-        own cells before this step."""
+        """Return an additive mask [groups, 1, slots · per, cells] of the prompt's cells and of each
+        slot's own cells before this step; `begin` opens those of the step."""
         n, slots, per = len(self._lengths), self._slots, self._arch.queries_per_kv
         own = self._lengths.new_full(
             (slots, per, self._capacity, slots), float("-inf"), dtype=self._weights.dtype
@@ -276,14 +299,16 @@ class GroupCaches(Caches):
         return torch.cat([prefix, own.view(1, 1, slots * per, -1).expand(n, -1, -1, -1)], dim=-1)
 
     def _grow(self) -> None:
-        """Extend the mask and every layer's cells to the new capacity."""
+        """Extend the mask, then every layer's cells, to the new capacity; cells that are there
+        stay."""
         # First, while the caches are at their smallest.
         self._mask = self._whole_mask()
         for i, cells in enumerate(self._cells):
             self._cells[i] = extended(cells, 3, self._width + self._capacity * self._slots)
 
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
-        """Keep these rows, moved into the fewest slots, and these prompts."""
+        """Keep these rows, moved into the fewest slots, and these groups [n], and rebuild the
+        mask."""
         slot_of, slots = self._slot_of[list(rows)], self._slots
         self._lay_out(1)
         source = np.zeros((len(prompts), self._slots), dtype=np.int64)

@@ -87,7 +87,7 @@ class Completion:
 
     @classmethod
     def empty(cls, scored: Scored) -> Completion:
-        """Return a completion of no tokens."""
+        """Return a completion of no tokens, which reached its limit, with its prompt's scores."""
         return cls(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32), False, scored)
 
 
@@ -98,10 +98,13 @@ def decode(
     budget: int,
     arrived: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Sample queued requests in order and yield each with its completion as it finishes.
+    """Sample queued requests in order and yield each with its completion as it finishes. `waiting`
+    is emptied.
 
     `arrived` is called before every step and may add to `waiting`. The caches take at most `budget`
     bytes, unless a single row needs more. Requests share a prompt only if it is the same object.
+    Raises BackendError if logits are not finite or the process is ending; unfinished requests then
+    get no completion.
     """
     batches: list[_Batch] = []
     tried = (-1, 0)
@@ -132,8 +135,8 @@ def decode(
 def _admitted(
     weights: Weights, batches: Sequence[_Batch], waiting: deque[SequenceRequest], budget: int
 ) -> list[SequenceRequest]:
-    """Take the requests from `waiting` that fit, if they are enough for a batch. If nothing runs,
-    take at least one.
+    """Take the first requests from `waiting` that fit into `budget` bytes with the running batches,
+    if they are enough for a batch of their own. If nothing runs, take at least one.
 
     A short prompt's keys take as much memory as the longest prompt's of its batch, so prompts of
     very different lengths go into several batches.
@@ -167,7 +170,7 @@ def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
 
 
 def _rows(parts: Sequence[Tensor], spare: int) -> Tensor:
-    """Return the rows of all parts and `spare` rows of zeros."""
+    """Return the rows of all parts, in order, and `spare` rows of zeros after them."""
     joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     return F.pad(joined, (0, spare)) if spare else joined
 
@@ -176,7 +179,7 @@ def fetch(
     steps: Sequence[tuple[Tensor, Tensor]],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Return tokens [steps, rows] and log-probabilities [steps, rows] of decoding steps, read from
-    the device in one transfer."""
+    the device in one transfer, for which the host waits."""
     tokens = torch.stack([token for token, _ in steps]).to(torch.int32)
     # As the same bits in integers, both kinds of numbers travel together.
     bits = torch.stack([logprob for _, logprob in steps]).view(torch.int32)
@@ -185,7 +188,8 @@ def fetch(
 
 
 def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
-    """Feed every row its last token, and give each batch the logits of the next."""
+    """Feed every row its last token: its keys and values join the caches, and each batch gets the
+    logits [rows, vocab] of the next token, in fp32. At least `MIN_ROWS` rows are computed."""
     arch = weights.arch
     sizes = [len(batch.ids) for batch in batches]
     spare = max(0, MIN_ROWS - sum(sizes))
@@ -227,6 +231,8 @@ class Rows(ABC):
         logits: Tensor,
         arch: Architecture,
     ) -> None:
+        """Begin completions of `requests`, each with its prompt's scores and the logits [rows,
+        vocab] of its first token. Each has a token limit of at least 1."""
         self.requests, self.scored, self.logits = requests, scored, logits
         self.device, rows = logits.device, len(requests)
         self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
@@ -244,10 +250,13 @@ class Rows(ABC):
 
     @abstractmethod
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop all other rows from the caches; `limits` are those of these rows."""
+        """Drop all other rows from the caches. `rows` are ascending; `limits` has been reduced to
+        these rows before."""
 
     def sample_tokens(self) -> list[tuple[SequenceRequest, Completion]]:
         """Choose the next token of every row; return the sequences that are known to have ended.
+        The caller then computes the next `logits` from `token`. Raises BackendError if a
+        log-probability is not a number.
 
         On an accelerator the host looks at the tokens every few steps, since each look waits for
         the device. Rows that have ended by then run on until the look.
@@ -280,8 +289,9 @@ class Rows(ABC):
     def _record(
         self, step: int, token: npt.NDArray[np.int32], logprob: npt.NDArray[np.float32]
     ) -> list[tuple[SequenceRequest, Completion]]:
-        """Note the rows' tokens at `step`; return the sequences that they end. Rows that ended
-        before, whose tokens the device chose all the same, are skipped."""
+        """Write the rows' tokens at `step` into the completions; return those that they end, by a
+        stop or by their limit. Rows that ended before, whose tokens the device chose all the same,
+        are skipped."""
         if step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
@@ -310,7 +320,8 @@ class Rows(ABC):
         ]
 
     def _compact(self, token: Tensor) -> Tensor:
-        """Drop finished rows and return the tokens of the remaining rows."""
+        """Drop finished rows from caches and settings, and return the tokens of the remaining rows,
+        in their order. At least one row is unfinished."""
         keep = np.flatnonzero(self.alive)
         chosen = keep.tolist()
         self.ids, self.alive = [self.ids[row] for row in chosen], self.alive[keep]
@@ -320,8 +331,8 @@ class Rows(ABC):
         return token.index_select(0, torch.from_numpy(keep).to(self.device))
 
     def _stops(self, vocab: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Return the tokens that end a completion, [sets, vocab], and the index of each row's set
-        [rows]."""
+        """Return which tokens end a completion, as booleans [sets, vocab], and the index of each
+        row's set [rows], on the host. Ids outside the vocabulary are ignored."""
         sets = list(dict.fromkeys(request.stop_tokens for request in self.requests))
         table = np.zeros((len(sets), vocab), dtype=np.bool_)
         for row, tokens in enumerate(sets):
@@ -340,6 +351,8 @@ class _Batch(Rows):
         numbers: Mapping[Prompt, int],
         prompts: Prefilled,
     ) -> None:
+        """Sort the requests by prompt, where `numbers` has each prompt's index in `prompts`, and
+        make their caches of `prompts`, which must not be used afterwards."""
         requests = sorted(requests, key=lambda request: numbers[request.prompt])
         prompt_of = [numbers[request.prompt] for request in requests]
         logits = prompts.logits.index_select(0, torch.tensor(prompt_of, device=weights.device))
@@ -350,4 +363,5 @@ class _Batch(Rows):
         self.caches = caches_of(weights.device)(weights, prompts, prompt_of, limit)
 
     def keep(self, rows: Sequence[int]) -> None:
+        """Drop all other rows from the caches, which then hold as many tokens as the rest needs."""
         self.caches.keep(rows, round_up(int(self.limits.max())))

@@ -47,7 +47,8 @@ class Device:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number type of weights and activations for dtype=auto."""
+        """The number type of weights and activations for dtype=auto: bfloat16 on an accelerator,
+        else float32."""
         return torch.bfloat16 if self.is_accelerator else torch.float32
 
     @property
@@ -76,12 +77,13 @@ class Device:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that the sampler's caches may take."""
+        """Bytes that the sampler's caches may take without a plan of memory: half of the free
+        ones."""
         return self.free // 2
 
     @property
     def tokens(self) -> int:
-        """The most tokens of a micro-batch."""
+        """The most tokens of a micro-batch: 8,192 on an accelerator, else 2,048."""
         return _ACCELERATOR_TOKENS if self.is_accelerator else _HOST_TOKENS
 
     @property
@@ -90,7 +92,8 @@ class Device:
         return _LOOK_EVERY if self.is_accelerator else 1
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has done all that it was given. Does nothing without an
+        accelerator."""
         if self._counts is not None:
             self._counts.synchronize(self.place)
 
@@ -102,8 +105,9 @@ class Device:
 
 
 def fuses(place: torch.device) -> bool:
-    """Return True where operations are joined to launch fewer. The processor's results are pinned
-    bit for bit, and it launches nothing."""
+    """Return True where operations are joined to launch fewer: on any device but the processor,
+    whose results are pinned bit for bit and which launches nothing. While memory is planned, the
+    answer is the planned device's."""
     return getattr(tracing, "fuses", place.type != "cpu")
 
 

@@ -43,7 +43,8 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        """Return x / rms(x) without gain, and save what the gradient needs."""
+        """Return x / sqrt(mean(x²) + eps), without gain, in x's dtype, and save what the gradient
+        needs."""
         inverse = _inverse_rms(x, eps)
         y = (x * inverse).to(x.dtype)
         ctx.save_for_backward(y, inverse)
@@ -51,7 +52,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the input, reusing the saved output."""
+        """Return the gradient of the input, reusing the saved output, and None for `eps`."""
         (gradient,) = gradients
         y, inverse = ctx.saved_tensors
         along = (gradient * y).mean(-1, keepdim=True, dtype=torch.float32)
@@ -63,6 +64,7 @@ class _Gated(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        """Return silu(gate) · up, [n, f], for [n, 2 f], and save the input for the gradient."""
         ctx.save_for_backward(gate_up)
         return _gate(gate_up)
 
@@ -85,19 +87,22 @@ class _Gated(torch.autograd.Function):
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """Return 1 / sqrt(mean(x²) + eps) of the last axis, in fp32."""
+    """Return 1 / sqrt(mean(x²) + eps) of the last axis, [..., 1], in fp32."""
     width = x.shape[-1]
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     return length.square_().add_(eps * width).rsqrt_().mul_(width**0.5)
 
 
 def _gate(gate_up: Tensor) -> Tensor:
+    """Return silu(gate) · up for gate and up side by side in the last axis. The input is
+    unchanged."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """Return the root-mean-square norm over the last axis, times `weight` if given."""
+    """Return the root-mean-square norm over the last axis, computed in fp32, in x's dtype, times
+    `weight` (None: without gain)."""
     stand_in = getattr(tracing, "norm", None)
     if stand_in is not None:
         found: Tensor = stand_in(x)
@@ -114,7 +119,8 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def gated(gate_up: Tensor) -> Tensor:
-    """silu(gate) · up for gate and up side by side, [n, 2 f] to [n, f]."""
+    """Return silu(gate) · up for gate and up side by side, [n, 2 f] to [n, f]. With gradients
+    enabled it saves its input alone."""
     if not torch.is_grad_enabled():
         return _gate(gate_up)
     return _Gated.apply(gate_up)  # type: ignore[no-any-return, no-untyped-call]
@@ -160,9 +166,11 @@ def split_heads(
 def decoder_layer(
     weights: Weights, layer: Layer, x: Tensor, rotate: Rotate, attend: Attend
 ) -> Tensor:
-    """Apply one layer to x [n, hidden]. Training, prefill and decoding differ only in `attend`.
+    """Apply one layer to x [n, hidden], and return a new tensor. Training, prefill and decoding
+    differ only in `attend`.
 
-    `attend` maps queries [n, heads, d], keys and values [n, kv, d] to [n, heads · d].
+    `attend` maps queries [n, heads, d], scaled and rotated, keys and values [n, kv, d] to [n, heads
+    · d]. It is called once.
     """
     eps = weights.arch.norm_eps
     heads = split_heads(weights, layer, rms_norm(x, layer.norm_1, eps), rotate)
@@ -171,8 +179,8 @@ def decoder_layer(
 
 
 def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
-    """Return the final normed states [n, hidden]. `recompute` saves memory by computing layers
-    again in the backward pass."""
+    """Return the final normed states [n, hidden] of a micro-batch, in the order of its flat tokens.
+    `recompute` saves memory by computing layers again in the backward pass."""
     rotate = rotation(weights, batch.positions)
     x = F.embedding(batch.tokens, weights.embed)
     prefixes, suffixes, device = batch.prefixes, batch.suffixes, weights.device
@@ -181,7 +189,8 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend within the prefixes, then from the suffixes to prefixes and themselves."""
+        """Attend within the prefixes, then from the suffixes to prefixes and themselves: flat [n,
+        heads, d] to flat [n, heads · d]."""
         if prefixes is None:
             return attend_causal(weights, suffixes, causal, query, key, value)
         prefix = attend_causal(weights, prefixes, causal, query, key, value)
@@ -200,8 +209,9 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
 def target_logprobs(
     weights: Weights, states: Tensor, targets: Tensor, temperature: float
 ) -> Tensor:
-    """Return the log-probabilities (fp32) of targets [n] or [n, K] given final states [n, hidden]:
-    log-softmax of logits / temperature."""
+    """Return the log-probabilities, in nats and fp32, of targets [n] or [n, K] given final states
+    [n, hidden]: log-softmax of logits / temperature. Logits are computed in chunks, and again in
+    the backward pass if there are several."""
     rows = max(1, LOGIT_CHUNK // weights.arch.vocab)
     if len(targets) <= rows:
         return _logprobs(weights, states, targets, temperature)
@@ -213,7 +223,7 @@ def target_logprobs(
 
 
 def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return log-softmax(logits / temperature) at targets [n] or [n, K]."""
+    """Return log-softmax(logits / temperature), in fp32, at targets [n] or [n, K]."""
     logits = weights.head(states).float()
     logits = logits if temperature == 1 else logits / temperature
     if targets.dim() == 1:
@@ -223,7 +233,8 @@ def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: fl
 
 def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> tuple[Ints, Floats]:
     """Return the k likeliest tokens after each of the states [n, hidden], in descending order, and
-    their log-probabilities: [n, k] each."""
+    their log-probabilities at `temperature`: [n, k] each, on the host. Call it without
+    gradients."""
     ids, logprobs = [], []
     for part in torch.split(states, max(1, LOGIT_CHUNK // weights.arch.vocab)):
         best = torch.log_softmax(weights.head(part).float() / temperature, dim=-1).topk(k)
@@ -234,7 +245,7 @@ def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> t
 
 def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
     """Cut the suffixes' positions into spans [from, to) whose attention scores have at most
-    SCORE_CHUNK elements."""
+    SCORE_CHUNK elements. Short ones are one span; without prefixes there are none."""
     if batch.prefixes is None:
         return []
     width = batch.suffixes.width
@@ -248,8 +259,8 @@ def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
 
 
 def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Tensor:
-    """Additive mask of suffix positions [start, end) to their prefix and to the suffix up to `end`:
-    [prefixes, 1, 1, 1, end - start, T + end]."""
+    """Return an additive mask of suffix positions [start, end) to their prefix and to the suffix up
+    to `end`: [prefixes, 1, 1, 1, end - start, T + end]."""
     prefixes, device = batch.prefixes, batch.tokens.device
     assert prefixes is not None
     own = torch.full((end - start, end), float("-inf"), dtype=dtype, device=device).triu_(1 + start)
@@ -268,8 +279,8 @@ def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Ten
 
 
 def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Additive mask [width, width] that hides later positions, or None for a long width, whose
-    attention is computed by the fused kernel."""
+    """Return an additive mask [width, width] that hides later positions, or None for a long width,
+    whose attention is computed by the fused kernel."""
     if is_long(width):
         return None
     return torch.full((width, width), float("-inf"), dtype=dtype, device=device).triu_(1)
@@ -279,9 +290,9 @@ def attend_causal(
     weights: Weights, grid: Grid, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     """Return causal attention within each row of the grid: flat [n, heads, d] to flat [n, heads ·
-    d], in the grid's order.
+    d], in the grid's order. Queries are scaled already.
 
-    `mask` is `causal_mask(grid.width)`.
+    `mask` is `causal_mask(grid.width)`; None chooses the fused kernel.
     """
     arch = weights.arch
     q, k, v = (
@@ -336,7 +347,8 @@ def _attend_suffixes(
     value: Tensor,
 ) -> Tensor:
     """Attend from suffixes to their prefix (one product per prefix for all its suffixes) and
-    causally to themselves.
+    causally to themselves. Inputs have all flat tokens; the result, [n, heads · d], has the
+    suffixes' alone.
 
     `mask` is the mask of the only span. With several spans each makes its own mask, and computes
     its scores again in the backward pass.
@@ -433,7 +445,7 @@ class Prefilled:
 @torch.inference_mode()
 def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     """Run the prompts through the model, at most PREFILL_TOKENS (with attention's padding) or one
-    prompt at once."""
+    prompt at once. The result has their order."""
     parts: list[list[Prompt]] = [[]]
     for prompt in prompts:
         if parts[-1] and _cells([*parts[-1], prompt]) > PREFILL_TOKENS:
@@ -445,7 +457,8 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     width = max(part.values[0].shape[2] for part in done)
 
     def joined(caches: list[list[Tensor]], axis: int) -> list[Tensor]:
-        """Return one cache per layer, joined over the batches and padded to one width."""
+        """Return one cache per layer, joined over the batches and padded to one width. The lists in
+        `caches` are emptied."""
         # Layer by layer, so that at most one layer is stored twice.
         layers = range(len(caches[0]))
         return [
@@ -462,18 +475,21 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
 
 
 def _cells(prompts: Sequence[Prompt]) -> int:
+    """Return the number of tokens of the prompts, padded to the longest."""
     return len(prompts) * max(len(prompt.tokens) for prompt in prompts)
 
 
 def extended(cache: Tensor, axis: int, width: int) -> Tensor:
-    """Return the cache with zeros appended along `axis`, up to `width` columns."""
+    """Return a copy of the cache with zeros appended along `axis`, up to `width` columns, which are
+    at least the present ones."""
     shape = list(cache.shape)
     shape[axis] = width - shape[axis]
     return torch.cat([cache, cache.new_zeros(shape)], dim=axis)
 
 
 def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
-    """Run whole prompts, keep their keys and values, and score those that ask for it."""
+    """Run whole prompts in one pass, keep their keys and values, and score those that ask for it.
+    The keys' width is a multiple of WIDTH."""
     arch, device = weights.arch, weights.device
     lengths = np.array([len(p.tokens) for p in prompts], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -491,7 +507,8 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     shape = (grid.rows, grid.width, arch.kv_heads, arch.head_dim)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Keep the keys and values in the caches' layout, and return the causal attention."""
+        """Keep the keys and values of a layer in the caches' layout, and return the causal
+        attention. It is called for the layers in order."""
         keys.append(key.index_select(0, grid.gather).view(shape).permute(0, 2, 3, 1).contiguous())
         values.append(value.index_select(0, grid.gather).view(shape).transpose(1, 2).contiguous())
         return attend_causal(weights, grid, mask, query, key, value)

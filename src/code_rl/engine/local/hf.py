@@ -51,9 +51,9 @@ class HfArchitecture(Architecture):
 
 
 def architecture_of(config: Any) -> Architecture:
-    """Return the shape of a model from its configuration; its class says which forward pass runs
-    it. Raises ConfigError for quantized weights, and for anything but a causal language model of
-    transformers."""
+    """Return the shape of a model from its configuration; its class says which forward pass runs it
+    (HfArchitecture: transformers'). Raises ConfigError for quantized weights, for anything but a
+    causal language model of transformers, and for one without a key-value cache."""
     try:
         return read_architecture(config)
     except ConfigError as refusal:
@@ -108,11 +108,12 @@ class HfWeights:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return cast(torch.device, self.module.device)
 
     def __call__(self, tokens: Tensor, **options: Any) -> Any:
-        """Return the model's output, with the adapter, for tokens [rows, length]."""
+        """Return the transformers model's output, with the adapter, for tokens [rows, length];
+        `options` are its own. The adapter is active in this thread for this call only."""
         _active.adapter = self.adapter
         try:
             return self.module(input_ids=tokens, **options)
@@ -121,8 +122,8 @@ class HfWeights:
 
 
 def hf_weights(loaded: Any) -> HfWeights:
-    """Freeze a transformers model and attach its hooks. Raises ConfigError if it has no linear
-    projection to adapt."""
+    """Freeze a transformers model in place and attach its hooks; call it once for a model. Raises
+    ConfigError if it is not supported or has no linear projection to adapt."""
     module = loaded.eval().requires_grad_(False)
     weights = HfWeights(architecture_of(loaded.config), module)
     linears = _linears(module)
@@ -136,7 +137,8 @@ def hf_weights(loaded: Any) -> HfWeights:
 
 
 def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
-    """Return the projections that these settings adapt, in the model's order."""
+    """Return the projections that these settings adapt, in the model's order, which is that of the
+    parameters in a checkpoint. Attention is told by the names of layers."""
     head, found = weights.module.get_output_embeddings(), []
     for name, linear in _linears(weights.module).items():
         attention = any(word in name for word in _ATTENTION)
@@ -150,7 +152,8 @@ def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
 
 
 def _linears(module: nn.Module) -> dict[str, Any]:
-    """Return the linear layers that LoRA adapts, by name."""
+    """Return the linear layers that LoRA adapts, by name, in the model's order, without routers and
+    the towers of other modalities."""
     return {
         name: each
         for name, each in module.named_modules()
@@ -161,7 +164,8 @@ def _linears(module: nn.Module) -> dict[str, Any]:
 
 
 def _adapter_hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
-    """Return a forward hook that adds the active adapter to the linear layer `name`."""
+    """Return a forward hook that adds the calling thread's active adapter to the linear layer
+    `name`."""
 
     def add(linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         """Add the active adapter's part to a layer's output; None leaves it unchanged."""
@@ -178,22 +182,28 @@ class HfLearner(Learner):
     """One model in training; it differs from the fast learner only in its passes."""
 
     def __init__(self, base: HfWeights, lora: Lora, token_budget: int | None = None) -> None:
+        """`token_budget` is the most tokens of a micro-batch, padding included (None: 1,024)."""
         super().__init__(cast(Any, base), lora, token_budget or TOKENS)
         self._model = base
 
     def trace(self, examples: Sequence[EngineExample]) -> None:
+        """Run the micro-batch with the most examples forward and backward, so that `memory` can
+        count its bytes. Gradients are dropped."""
         units, (weights, _) = max(self._plan(examples), key=len), self._trainable()
         self._micro_batch(units, read_pass("importance_sampling", None), weights, backward=True)
 
     def snapshot(self) -> HfWeights:
+        """Return the shared frozen model with a copy of the adapter, which later training does not
+        change."""
         return HfWeights(self._model.arch, self._model.module, self.lora.pairs())
 
     def _weights(self) -> HfWeights:
+        """Return the weights of a pass without gradients: a snapshot."""
         return self.snapshot()
 
     def _trainable(self) -> Trainable:
-        """Return weights with gradients, and the leaves with the functions that place their
-        gradients."""
+        """Return a snapshot whose adapter collects gradients, and the leaves with the functions
+        that add these to a gradient of the parameters."""
         weights = self.snapshot()
         for pair in weights.adapter.values():
             for part in pair:
@@ -204,7 +214,8 @@ class HfLearner(Learner):
         return weights, leaves
 
     def _plan(self, examples: Sequence[EngineExample]) -> Iterator[list[Unit]]:
-        """Yield examples of similar length that fit the budget together."""
+        """Yield micro-batches of examples of similar length, shortest first, whose padded tokens
+        fit the budget; a single example may exceed it. Nothing is shared between them."""
         part: list[Unit] = []
         for i, example in sorted(enumerate(examples), key=lambda entry: len(entry[1].tokens)):
             if part and (len(part) + 1) * len(example.tokens) > self.budget:
@@ -217,8 +228,8 @@ class HfLearner(Learner):
     def _logprobs(
         self, batch: Packed, temperature: float, weights: HfWeights, recompute: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of a batch's targets at `temperature`. `recompute` trades
-        time for memory."""
+        """Return the log-probabilities of a batch's targets at `temperature`, after an empty tensor
+        for its prefixes, of which it has none. `recompute` has no effect."""
         del recompute
         grid, lengths = batch.suffixes, [unit.tokens for unit in batch.units]
         tokens = batch.tokens.index_select(0, grid.gather).view(grid.rows, grid.width)
@@ -237,7 +248,8 @@ def new_learner(
     for_sampling: Callable[[], Weights] | None = None,
 ) -> Learner:
     """Return a learner of a new adapter, by the kind of the weights, with micro-batches of `tokens`
-    (None: the device's)."""
+    (None: the device's). The adapter is zero until `Lora.initialise` or a restore. `for_sampling`
+    gives the base weights for samplers (None: `weights`)."""
     if isinstance(weights, HfWeights):
         adapted = hf_modules(weights, settings)
         return HfLearner(weights, Lora(weights.arch, settings, weights.device, adapted), tokens)
@@ -245,7 +257,8 @@ def new_learner(
 
 
 def _of_targets(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the log-probabilities of an example's targets [n] or [n, K]."""
+    """Return the log-probabilities of an example's targets [n] or [n, K], of the same shape, from
+    logits [n, vocab]."""
     chosen = logits.gather(1, targets.view(len(targets), -1)) - logits.logsumexp(-1, keepdim=True)
     return chosen.view(targets.shape)
 
@@ -261,12 +274,15 @@ class _HfRows(Rows):
         cache: Any,
         arch: Architecture,
     ) -> None:
+        """Begin completions of one prompt, with its logits [1, vocab]. The cache, of that one
+        prompt, is repeated for each row in place."""
         count = len(requests)
         super().__init__(requests, [scored] * count, logits.repeat(count, 1), arch)
         self.cache = cache
         cache.reorder_cache(torch.zeros(count, dtype=torch.long, device=self.device))
 
     def keep(self, rows: Sequence[int]) -> None:
+        """Drop all other rows from the cache in place."""
         self.cache.reorder_cache(torch.tensor(rows, device=self.device))
 
 
@@ -275,7 +291,9 @@ def decode_hf(
     weights: HfWeights, waiting: deque[SequenceRequest], budget: int, arrived: Callable[[], None]
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Sample queued requests prompt by prompt, and yield each with its completion. The caches take
-    at most `budget` bytes, unless a single row needs more."""
+    at most `budget` bytes, unless a single row needs more. `arrived` is called before each prompt
+    and may add to `waiting`, which is emptied. Raises BackendError if logits are not finite or the
+    process is ending."""
     while waiting:
         arrived()
         prompt = waiting[0].prompt
@@ -302,7 +320,8 @@ def _completions(
     waiting: deque[SequenceRequest],
     budget: int,
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Sample the requests of a prompt; those that do not fit the budget go back to `waiting`."""
+    """Sample the requests of a prompt; those that do not fit into `budget` bytes go back to the
+    front of `waiting`."""
     tokens = torch.tensor([prompt.tokens], device=weights.device)
     output = weights(tokens, use_cache=True)
     scored = _scored(prompt, output.logits[0])
@@ -327,7 +346,7 @@ def _completions(
 
 
 def _scored(prompt: Prompt, logits: Tensor) -> Scored:
-    """Return the prompt's requested scores."""
+    """Return the prompt's requested scores, from its logits [n, vocab]."""
     if prompt.scored_at is None:
         return UNSCORED
     table = torch.log_softmax(logits[:-1].float() / prompt.scored_at, dim=-1)

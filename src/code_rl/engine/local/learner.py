@@ -51,13 +51,13 @@ class AdamState:
 
     @classmethod
     def fresh(cls, parameters: Tensor) -> AdamState:
-        """State before the first step."""
+        """Return the state before the first step: zeros, laid out like the parameters."""
         return cls(torch.zeros_like(parameters), torch.zeros_like(parameters))
 
 
 def check_adam(params: object) -> types.AdamParams:
-    """Return `params`. Raises ConfigError if they are another optimizer's, or if a value is out of
-    range."""
+    """Return `params` unchanged. Raises ConfigError if they are another optimizer's, or if a value
+    is out of range."""
     if not isinstance(params, types.AdamParams):
         raise ConfigError(
             f"optim_params {type(params).__name__} is not supported by the embedded engine, only "
@@ -78,8 +78,8 @@ def check_adam(params: object) -> types.AdamParams:
 def adam_step(
     parameters: Tensor, gradient: Tensor, state: AdamState, params: types.AdamParams
 ) -> dict[str, float]:
-    """Update `parameters` and `state` in place and return metrics. Clipping scales `gradient` in
-    place."""
+    """Take one AdamW step: update `parameters` and `state` in place, and return `grad_norm:mean`,
+    the norm before clipping. Clipping to `grad_clip_norm` (0: none) scales `gradient` in place."""
     norm = float(torch.linalg.vector_norm(gradient))
     if params.grad_clip_norm > 0 and norm > params.grad_clip_norm:
         gradient.mul_(params.grad_clip_norm / norm)
@@ -96,13 +96,15 @@ def adam_step(
 
 
 def merges(modules: Sequence[Module], dtype: torch.dtype) -> bool:
-    """Return True if a model is trained through merged matrices (see `Learner`)."""
+    """Return True if a model is trained through merged matrices (see `Learner`): in float32, with
+    at most `MERGE_LIMIT` adapted elements."""
     adapted = sum(m.inputs * m.outputs for m in modules)
     return dtype == torch.float32 and adapted <= MERGE_LIMIT
 
 
 def kept_tokens(arch: Architecture, dtype: torch.dtype) -> int:
-    """Return the most tokens of a micro-batch whose activations are kept and not recomputed."""
+    """Return the most tokens of a micro-batch whose activations, 2 GiB by an estimate, are kept and
+    not recomputed."""
     per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * dtype.itemsize
     return ACTIVATIONS_LIMIT // per_token
 
@@ -122,6 +124,9 @@ class Learner:
         token_budget: int | None = None,
         for_sampling: Callable[[], Weights] | None = None,
     ) -> None:
+        """Begin with a fresh optimizer and no gradient; `lora` is used as it is. `token_budget` is
+        the most tokens of a micro-batch (None: by the device and its memory), and `for_sampling`
+        gives the base weights for samplers (None: `base`)."""
         self.base = base
         self._for_sampling = for_sampling or (lambda: base)
         self.lora = lora
@@ -137,8 +142,8 @@ class Learner:
         self._merged: Weights | None = None
 
     def trace(self, examples: Sequence[EngineExample]) -> None:
-        """Run the largest micro-batch of the examples forward and backward. `memory` counts the
-        bytes of its tensors, which have no contents."""
+        """Run the largest micro-batch of the examples forward and backward, so that `memory` can
+        count the bytes of its tensors, which have no contents. Gradients are dropped."""
         units = max(self._plan(examples), key=lambda units: sum(unit.tokens for unit in units))
         weights, _ = self._trainable()
         batch = pack(units, self.base.device)
@@ -149,8 +154,9 @@ class Learner:
         found.sum().backward()  # type: ignore[no-untyped-call]
 
     def snapshot(self) -> Weights | HfWeights:
-        """Return weights for a sampler that later training does not change. The adapter is merged
-        in fp32, and separate in bf16, where merging would round small updates away."""
+        """Return weights for a sampler that later training does not change, the same object until
+        the next step in fp32. The adapter is merged in fp32, and separate in bf16, where merging
+        would round small updates away."""
         if self.base.dtype != torch.float32:
             # The same rounding as in each product
             return self.lora.apart(self._for_sampling(), self.base.dtype)
@@ -160,7 +166,8 @@ class Learner:
         return self._merged
 
     def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
-        """Return losses and log-probabilities without gradients."""
+        """Return losses and log-probabilities of every position, in the order of the examples,
+        without gradients."""
         with torch.no_grad():
             return self._passes(examples, how, self._weights(), backward=False)
 
@@ -184,8 +191,9 @@ class Learner:
         return output
 
     def optim_step(self, params: types.AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and reset it. Raises BackendError if there is none or it
-        is not finite."""
+        """Apply the accumulated gradient and reset it; return the step's metrics. Raises
+        BackendError if there is none or it is not finite; it is then dropped and no parameter has
+        changed."""
         if self.gradient is None:
             raise BackendError(
                 "optim_step without a forward_backward since the last step: there is no gradient "
@@ -201,7 +209,8 @@ class Learner:
         return metrics
 
     def weights_changed(self) -> None:
-        """Tell the learner that the adapter was replaced from outside (a restored checkpoint)."""
+        """Tell the learner that the adapter was replaced from outside (a restored checkpoint), so
+        that it is merged anew."""
         self._merged = None
 
     def _trainable(self) -> Trainable:
@@ -211,8 +220,8 @@ class Learner:
         leaves: list[Leaf] = []
 
         def leaf(linear: Linear, layer: int, site: str) -> Linear:
-            """Return the layer with the tensors that get a gradient: the merged weight, or A and
-            B."""
+            """Return the layer with the tensors that get a gradient, the merged weight, or A and B,
+            and add these to `leaves`."""
             if self.merging:
                 weight = linear.weight.detach().requires_grad_()
                 leaves.append(((weight,), partial(self.lora.chain_merged, layer, site)))
@@ -226,17 +235,19 @@ class Learner:
         return self.lora.mapped(weights, leaf), leaves
 
     def _weights(self) -> Any:
-        """Return the weights of a pass without gradients, of the learner's kind."""
+        """Return the weights of a pass without gradients, of the learner's kind: merged, or with A
+        and B apart."""
         return self.snapshot() if self.merging else self.lora.apart(self.base)
 
     def _plan(self, examples: Sequence[EngineExample]) -> Iterator[list[Unit]]:
+        """Yield micro-batches of about `budget` tokens at most, in which every example is once."""
         return plan(examples, self.budget)
 
     def _passes(
         self, examples: Sequence[EngineExample], how: Pass, weights: Any, backward: bool
     ) -> types.ForwardBackwardOutput:
         """Run the examples in micro-batches, and return losses and log-probabilities in their
-        order."""
+        order. With `backward` the gradients are added to those of `weights`."""
         logprobs = [np.empty(e.targets.shape, dtype=np.float32) for e in examples]
         losses = [np.zeros(e.targets.shape, dtype=np.float32) for e in examples]
         for units in self._plan(examples):
@@ -246,8 +257,8 @@ class Learner:
     def _micro_batch(
         self, units: Sequence[Unit], how: Pass, weights: Any, backward: bool
     ) -> list[Tensor]:
-        """Return the log-probabilities of prefixes and of suffixes, and the suffixes' losses. With
-        `backward` the gradients are left in the weights."""
+        """Return the log-probabilities of prefixes and of suffixes, and the suffixes' losses,
+        without gradients. With `backward` the gradients are added to those of the weights."""
         batch = pack(units, self.base.device)
         recompute = self.recompute and backward
         prefix, suffix = self._logprobs(batch, how.temperature, weights, recompute)
@@ -260,7 +271,8 @@ class Learner:
         self, batch: Packed, temperature: float, weights: Any, recompute: bool
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the targets of prefixes, without gradients, and of
-        suffixes."""
+        suffixes, both at `temperature` and in the batch's order. `recompute` trades time for
+        memory."""
         states, at = hidden_states(weights, batch, recompute), batch.prefix_tokens
         with torch.no_grad():
             nothing = states.new_empty(batch.targets[:0].shape, dtype=torch.float32)
@@ -273,7 +285,8 @@ class Learner:
 
 
 def outputs_of(logprobs: Sequence[Floats], losses: Sequence[Floats]) -> types.ForwardBackwardOutput:
-    """Return a request's response from the arrays of its examples."""
+    """Return a request's response from the arrays of its examples, in their order. `loss:sum` is
+    the sum over all tokens, in float64."""
     total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
     return types.ForwardBackwardOutput(
         loss_fn_output_type="ArrayRecord",
@@ -289,7 +302,8 @@ def outputs_of(logprobs: Sequence[Floats], losses: Sequence[Floats]) -> types.Fo
 
 
 def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
-    """The loss of each of the suffixes' tokens."""
+    """Return the loss of each of the suffixes' tokens. A `whole` loss is computed for one sequence
+    at a time. Values are not checked."""
     if not how.loss.whole:
         losses: Tensor = how.loss.formula(torch, logprobs, batch.inputs, how.settings)
         return losses
@@ -308,7 +322,8 @@ def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
 def _spread(
     units: Sequence[Unit], found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
 ) -> None:
-    """Write a micro-batch's results to the examples that they belong to."""
+    """Write a micro-batch's results into the examples' arrays in `logprobs` and `losses`, by their
+    indices. A prefix is written to every example that shares it, and has no losses."""
     # One transfer for all three.
     lengths = [len(part) for part in found]
     together = torch.cat(list(found)).cpu().numpy()

@@ -38,6 +38,7 @@ class LoraSettings:
     train_unembed: bool = True
 
     def __post_init__(self) -> None:
+        """Raise ConfigError for a rank or a seed out of range, or if nothing is adapted."""
         if not 1 <= self.rank <= MAX_RANK:
             raise ConfigError(f"rank={str(self.rank)[:40]} must be from 1 to {MAX_RANK}")
         if not 0 <= self.seed < 2**63:
@@ -49,7 +50,8 @@ class LoraSettings:
 
     @classmethod
     def read(cls, meta: Mapping[str, Any]) -> LoraSettings:
-        """Return the settings of a checkpoint's adapter."""
+        """Return the settings of a checkpoint's adapter from its metadata. Raises KeyError if one
+        is missing, and ConfigError for an invalid one."""
         return cls(**{field.name: meta[field.name] for field in fields(cls)})
 
 
@@ -67,7 +69,8 @@ class Module:
 
 
 def modules(arch: Architecture, settings: LoraSettings) -> list[Module]:
-    """List the adapted projections in a fixed order."""
+    """List the adapted projections in a fixed order, which is that of the parameters in `Lora.flat`
+    and in checkpoints."""
     found: list[Module] = []
     q, kv = arch.q_width, arch.kv_width
     for i in range(arch.layers):
@@ -102,6 +105,8 @@ class Lora:
         device: torch.device,
         adapted: list[Module] | None = None,
     ) -> None:
+        """Make the parameters, all zero until `initialise` or a restore, of the projections
+        `adapted` (None: those that the settings choose)."""
         self.arch = arch
         self.settings = settings
         self.modules = modules(arch, settings) if adapted is None else adapted
@@ -114,7 +119,8 @@ class Lora:
             self._by_site.setdefault((module.layer, module.site), []).append(module)
 
     def initialise(self) -> None:
-        """Fill A from the seed (uniform within ±1/√in, independent per module) and B with zeros."""
+        """Fill A from the seed (uniform within ±1/√in, independent per module) and B with zeros, in
+        place. The numbers depend only on seed, names and shapes, on every device."""
         for module in self.modules:
             key = f"{self.settings.seed}:{module.name}".encode()
             seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
@@ -124,7 +130,8 @@ class Lora:
             self.b[module.name].zero_()
 
     def views(self, flat: Tensor) -> Views:
-        """Return per-module views of a vector that is laid out like the parameters."""
+        """Return per-module views A [rank, in] and B [out, rank] of a vector that is laid out like
+        the parameters; writing to them writes to `flat`."""
         rank, offset = self.settings.rank, 0
         a: dict[str, Tensor] = {}
         b: dict[str, Tensor] = {}
@@ -136,7 +143,8 @@ class Lora:
         return a, b
 
     def at(self, layer: int, site: str) -> list[Module]:
-        """Return the adapted projections inside one fused matrix."""
+        """Return the adapted projections inside one fused matrix (`layer` −1: the unembedding), in
+        the order of its columns. Empty if there are none."""
         return self._by_site.get((layer, site), [])
 
     def merged(self, base: Weights) -> Weights:
@@ -145,15 +153,15 @@ class Lora:
         return self.mapped(base, self._merge)
 
     def apart(self, base: Weights, dtype: torch.dtype = torch.float32) -> Weights:
-        """Return weights that keep a copy of the adapter in `dtype`, as two thin products per
-        projection."""
+        """Return weights that keep a copy of the adapter in `dtype`, as two thin products per fused
+        matrix; `base` is shared."""
         return self.mapped(
             base, lambda linear, layer, site: self._split(linear, layer, site, dtype)
         )
 
     def mapped(self, base: Weights, change: Callable[[Linear, int, str], Linear]) -> Weights:
-        """Return weights with every adapted fused matrix replaced by `change(linear, layer,
-        site)`."""
+        """Return weights with every adapted fused matrix replaced by `change(linear, layer, site)`.
+        The others are shared with `base`, which is unchanged."""
         changed: list[dict[str, Any]] = [
             {s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)}
             for i, layer in enumerate(base.layers)
@@ -163,7 +171,8 @@ class Lora:
         return replace(base, layers=layers, head=head)
 
     def _merge(self, linear: Linear, layer: int, site: str) -> Linear:
-        """Return the layer with A·B · scale added to its weight, in fp32 before it is rounded."""
+        """Return a copy of the fused matrix with the adapter's scaled product added, in fp32 before
+        it is rounded."""
         weight = linear.weight.to(torch.float32, copy=True)
         for m in self.at(layer, site):
             columns = weight[:, m.start : m.start + m.outputs]
@@ -171,7 +180,8 @@ class Lora:
         return replace(linear, weight=weight.to(linear.weight.dtype))
 
     def _split(self, linear: Linear, layer: int, site: str, dtype: torch.dtype) -> Linear:
-        """Attach A and B as matrices of their own; B has one block of rows per fused module."""
+        """Return the fused matrix with A and B as matrices of their own, copied in `dtype`; B is
+        scaled and has one block of rows per fused module."""
         found = self.at(layer, site)
         rank = self.settings.rank
         a = torch.cat([self.a[m.name] for m in found]).t().contiguous()
@@ -184,7 +194,7 @@ class Lora:
 
     def chain_merged(self, layer: int, site: str, grad: Tensor, into: Views) -> None:
         """Add to `into` (the views of a gradient) the gradients of A and B that follow from a
-        merged matrix's gradient [in, out]."""
+        merged matrix's gradient [in, out]. A and B must be those of the pass."""
         into_a, into_b = into
         for m in self.at(layer, site):
             part = grad[:, m.start : m.start + m.outputs].float()
@@ -203,11 +213,12 @@ class Lora:
             into_b[m.name] += self.scale * grad_b[rows, m.start : m.start + m.outputs].t()
 
     def pairs(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return copies of A and of the scaled B by projection."""
+        """Return copies of A [rank, in] and of the scaled B [out, rank] by projection."""
         return {name: (a.clone(), self.scale * self.b[name]) for name, a in self.a.items()}
 
     def chain_pair(self, name: str, grad_a: Tensor, grad_b: Tensor, into: Views) -> None:
-        """Add to `into` the gradients that follow from those of one of the `pairs`."""
+        """Add to `into` (the views of a gradient) the gradients that follow from those of the pair
+        `name` of `pairs`."""
         into_a, into_b = into
         into_a[name] += grad_a
         into_b[name] += self.scale * grad_b

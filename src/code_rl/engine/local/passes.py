@@ -43,7 +43,8 @@ class Pass:
 
 
 def read_pass(loss_fn: str, config: Mapping[str, float | str] | None) -> Pass:
-    """Return the pass for `loss_fn` and `loss_fn_config`; every loss accepts `temperature`.
+    """Return the pass for `loss_fn` and `loss_fn_config` (None: the defaults); every loss accepts
+    `temperature`.
 
     Raises ConfigError for an unknown loss, an unknown setting, or an invalid value.
     """
@@ -61,7 +62,8 @@ def read_pass(loss_fn: str, config: Mapping[str, float | str] | None) -> Pass:
 
 
 def check_temperature(value: object, name: str) -> None:
-    """Raise ConfigError for a temperature at which log-probabilities are undefined."""
+    """Raise ConfigError, which calls the value `name`, for a temperature at which log-probabilities
+    are undefined: below 1e-5, not finite, or no number."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not MIN_TEMPERATURE <= number < math.inf:
         raise ConfigError(f"{name}={value!r} must be a finite number of at least {MIN_TEMPERATURE}")
@@ -107,8 +109,8 @@ def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> 
 
 
 def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> list[int]:
-    """Return the token ids of a text-only input; raises DataError for other chunks, no tokens, or
-    ids outside the vocabulary."""
+    """Return the token ids of a text-only input. Raises DataError, which begins with `where`, for
+    other chunks, no tokens, or ids outside the vocabulary. The context is not checked."""
     try:
         tokens = prompt.to_ints()
     except ValueError as error:
@@ -185,8 +187,9 @@ def differentiated(
 def reweighted(
     data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None
 ) -> list[types.Datum]:
-    """Return the data for a cross-entropy pass with these weights (None: zeros). Raises DataError
-    if targets are missing."""
+    """Return new datums for a cross-entropy pass with these weights (None: zeros), each of the
+    shape of its targets; other loss inputs are left out. Raises DataError if targets are
+    missing."""
     made = []
     for i, datum in enumerate(data):
         targets = datum.loss_fn_inputs.get("target_tokens")

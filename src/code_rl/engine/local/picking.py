@@ -33,6 +33,7 @@ class Uniforms:
     """One stream of numbers in [0, 1) per row."""
 
     def __init__(self, choices: Sequence[Choice], device: torch.device) -> None:
+        """Begin one stream per row, which depends only on the seed and index of its choice."""
         mask = (1 << 64) - 1
         self._streams = [
             np.random.Generator(np.random.Philox(key=np.array([c.seed & mask, c.index], np.uint64)))
@@ -44,8 +45,8 @@ class Uniforms:
         self._at = 0
 
     def take(self) -> Tensor:
-        """Return the next number of each row [rows], fp32. A block of them is sent to the device at
-        once."""
+        """Return the next number of each row [rows], fp32. A block of 64 steps is sent to the
+        device at once."""
         if self._at == len(self._block):
             drawn = [stream.random(BLOCK, dtype=np.float32) for stream in self._streams]
             block = torch.from_numpy(np.stack(drawn, axis=1))
@@ -55,7 +56,7 @@ class Uniforms:
         return self._block[self._at - 1]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop all other rows."""
+        """Drop all other rows; the others' streams go on unchanged, in the order of `rows`."""
         self._streams = [self._streams[row] for row in rows]
         index = torch.from_numpy(np.array(rows)).to(self._device, non_blocking=True)
         self._block = self._block.index_select(1, index)
@@ -65,6 +66,7 @@ class Picker:
     """Draws one token per row from logits."""
 
     def __init__(self, choices: Sequence[Choice], device: torch.device) -> None:
+        """Begin the streams of the rows; `choices` are their settings in order."""
         self._device = device
         self._choices = list(choices)
         self._uniforms = Uniforms(choices, device)
@@ -87,16 +89,19 @@ class Picker:
         self._top_p = torch.tensor([c.top_p for c in choices], device=self._device)[:, None]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop all other rows."""
+        """Drop all other rows; the others' numbers go on unchanged, in the order of `rows`."""
         self._choices = [self._choices[row] for row in rows]
         self._uniforms.keep(rows)
         self._prepare()
 
     def sample_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens [rows] and their log-probabilities [rows] given fp32 logits [rows, vocab].
+        """Return tokens [rows] and their log-probabilities [rows], in nats, given fp32 logits
+        [rows, vocab], which are unchanged. Every call takes one number of each row's stream, greedy
+        rows' too.
 
         Log-probabilities are at the row's temperature (greedy: 1), before top-k and top-p. The
-        trainer has no such filters and computes the same.
+        trainer has no such filters and computes the same. They are not a number if no logit is
+        finite.
         """
         uniforms = self._uniforms.take()
         top = logits.amax(-1, keepdim=True)
@@ -131,8 +136,9 @@ class Picker:
 
 
 def _filter(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Zero the mass of tokens beyond the k heaviest, then of tokens after the share p of the
-    remaining mass."""
+    """Return `mass` [rows, vocab] with zeros for tokens beyond the k heaviest, then for tokens
+    after the share p of the remaining mass. `top_k` and `top_p` are [rows, 1]; the heaviest token
+    always stays."""
     ordered, order = mass.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(mass.shape[1], device=mass.device)[None, :]
     ordered = ordered.masked_fill(rank >= top_k, 0.0)

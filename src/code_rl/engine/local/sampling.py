@@ -71,6 +71,8 @@ class Sampler:
     """
 
     def __init__(self, quiet_s: float) -> None:
+        """`quiet_s` is how long, in seconds, a batch waits for further requests before it begins.
+        The thread starts with the first request."""
         self._lanes = Lanes("embedded-sampler")
         self._quiet_s, self._arrived = quiet_s, 0.0
         # None: a part of the memory that is free when a batch begins.
@@ -79,7 +81,8 @@ class Sampler:
         self._waiting: dict[Snapshot, deque[Request]] = {}
 
     def submit(self, request: Request) -> AwaitableConcurrentFuture[types.SampleResponse]:
-        """Queue a request; raises BackendError after `close`."""
+        """Queue a request and return the future of its result, which can be cancelled until its
+        batch begins. Raises BackendError after `close`."""
         with self._lock:
             self._lanes.submit(lambda: self._sample(request.snapshot), request.snapshot)
             self._waiting.setdefault(request.snapshot, deque()).append(request)
@@ -91,7 +94,8 @@ class Sampler:
         self._lanes.close()
 
     def _sample(self, snapshot: Snapshot) -> None:
-        """Answer the requests that wait for a snapshot. An earlier call may have left none."""
+        """Answer the requests that wait for a snapshot, on the sampler's thread, once none has
+        arrived for `quiet_s` or after 0.1 s. An earlier call may have left none."""
         with self._lock:  # `submit` queues this call before it adds its request
             if snapshot not in self._waiting:
                 return
@@ -101,8 +105,9 @@ class Sampler:
         answer(self._take(snapshot), lambda: self._take(snapshot, joining=True), self.cache_bytes)
 
     def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
-        """Return the waiting requests for a snapshot, in the order of their numbers. None are
-        `joining` a running batch while requests for another snapshot wait."""
+        """Return the waiting requests for a snapshot, of about `MAX_ROWS` completions at most, in
+        the order of their numbers. None are `joining` a running batch while requests for another
+        snapshot wait. Cancelled ones are left out."""
         with self._lock:
             waiting = self._waiting.get(snapshot)
             if waiting is None or (joining and len(self._waiting) > 1):
@@ -122,7 +127,11 @@ def answer(
     cache_bytes: int | None = None,
 ) -> None:
     """Sample requests that share a snapshot, and further ones that `more` returns while fewer than
-    `MAX_ROWS` completions wait for room. A future is resolved when its request is done."""
+    `MAX_ROWS` completions wait for room. A future is resolved when its request is done; an
+    exception goes to all that are not.
+
+    `cache_bytes` are the bytes for caches (None: half of the free memory).
+    """
     if not requests:
         return
     weights = requests[0].snapshot.weights
@@ -132,8 +141,8 @@ def answer(
     waiting: deque[SequenceRequest] = deque()
 
     def take(new: Sequence[Request]) -> None:
-        """Add requests to the batch. Equal prompts are one object, so that they are computed
-        once."""
+        """Add the completions of requests to the batch, in order. Equal prompts are one object, so
+        that they are computed once."""
         for request in new:
             p, number = request.params, len(taken)
             scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None
@@ -148,6 +157,7 @@ def answer(
             taken.append((request, {}))
 
     def arrive() -> None:
+        """Add the requests that `more` returns, unless `MAX_ROWS` completions wait already."""
         if len(waiting) < MAX_ROWS:
             take(more())
 
@@ -173,7 +183,7 @@ def answer(
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
-    """Assemble the SDK's response from one request's completions."""
+    """Assemble the SDK's response from one request's completions, in the order of their indices."""
     scored, length = completions[0].scored, len(request.prompt)
     before = length - (request.last_n or length)
     logprobs = np.concatenate([np.full(before, np.nan, dtype=np.float32), scored.logprobs[before:]])
@@ -195,8 +205,8 @@ def _response(request: Request, completions: Sequence[Completion]) -> types.Samp
 
 
 def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
-    """Return the likeliest tokens from position `start` of the prompt on. Earlier positions have
-    the SDK's markers for empty cells."""
+    """Return the likeliest tokens from position `start` of the prompt on, [tokens, k]. Earlier
+    positions have the SDK's markers for empty cells."""
     shape = len(request.prompt), request.topk
     ids, logprobs = np.zeros(shape, dtype=np.int32), np.full(shape, MASK_LOGPROB, dtype=np.float32)
     if len(scored.ids):
@@ -209,6 +219,8 @@ class EmbeddedSamplingClient:
     `tinker.SamplingClient`."""
 
     def __init__(self, sampler: Sampler, snapshot: Snapshot) -> None:
+        """`sampler` is shared by the service's clients; requests of one snapshot are sampled
+        together."""
         self._sampler = sampler
         self._snapshot = snapshot
 
@@ -223,7 +235,7 @@ class EmbeddedSamplingClient:
         *,
         number: int = 0,
     ) -> AwaitableConcurrentFuture[types.SampleResponse]:
-        """Sample `num_samples` completions.
+        """Sample `num_samples` completions; the future resolves once all are done.
 
         A token id that ends a completion is its last token. `stop` None stops at the model's
         end-of-sequence tokens, a list at its entries and at those tokens; `[]` never stops.
@@ -231,8 +243,9 @@ class EmbeddedSamplingClient:
         1), before top-k and top-p. With `seed`, sample i depends only on the seed, i and the
         prompt. A batch is sorted by `number`, which the SDK does not have.
 
-        Raises ConfigError for unsupported settings or a request longer than the context. Raises
-        DataError for a prompt that is not text or has ids outside the vocabulary.
+        Raises ConfigError at once for unsupported settings or a request longer than the context.
+        Raises DataError for a prompt that is not text or has ids outside the vocabulary, and
+        BackendError after the service's `close`.
         """
         if num_samples < 1:
             raise ConfigError(f"num_samples={num_samples} must be at least 1")
@@ -276,30 +289,33 @@ class EmbeddedSamplingClient:
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> AwaitableConcurrentFuture[list[float | None]]:
-        """Return the log-probability of each prompt token given those before it. None stands for
-        the first and for positions before the last `prompt_logprobs_last_n`."""
+        """Return a future of the log-probability, in nats at temperature 1, of each prompt token
+        given those before it. None stands for the first and for positions before the last
+        `prompt_logprobs_last_n`. Raises as `sample` does."""
         params = types.SamplingParams(max_tokens=0)
         response = self.sample(prompt, 1, params, True, 0, prompt_logprobs_last_n).future()
         result: Future[list[float | None]] = Future()
 
         def hand_over(done: Future[types.SampleResponse]) -> None:
+            """Put the scores, or the exception, into the result."""
             run_into(result, lambda: done.result().prompt_logprobs or [])
 
         response.add_done_callback(hand_over)
         return AwaitableConcurrentFuture(result)
 
     def get_tokenizer(self) -> Any:
-        """The model's tokenizer."""
+        """Return the model's tokenizer, loaded on first use. Raises ConfigError if it has none."""
         return self._snapshot.model.tokenizer
 
     def max_context_length(self) -> int:
-        """The most tokens of prompt and completion together."""
+        """Return the most tokens of prompt and completion together."""
         return self._snapshot.weights.arch.max_context
 
     def _stops(
         self, stop: str | Sequence[str] | Sequence[int] | None
     ) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-        """Return the token ids that end a completion, and a test for stop texts if any exist."""
+        """Return the token ids that end a completion, and a test for stop texts (None: there are
+        none). Raises ConfigError for entries other than token ids and non-empty texts."""
         eos = self._snapshot.model.eos
         if stop is None:
             return eos, None
@@ -314,12 +330,14 @@ class EmbeddedSamplingClient:
 
 
 def _check_top_k(k: int, most: int) -> None:
+    """Raise ConfigError unless `topk_prompt_logprobs` is from 0 to `most`."""
     if not 0 <= k <= most:
         raise ConfigError(f"topk_prompt_logprobs={k} must be from 0 to {most}")
 
 
 def _check_params(params: types.SamplingParams, limit: int) -> None:
-    """Raise ConfigError for a sampling parameter outside its range."""
+    """Raise ConfigError for a sampling parameter outside its range. `limit` is the number of tokens
+    to sample."""
     if limit < 0:
         raise ConfigError(f"max_tokens={limit} must not be negative")
     if params.temperature != 0:
@@ -331,11 +349,12 @@ def _check_params(params: types.SamplingParams, limit: int) -> None:
 
 
 def _text_stop(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], bool]:
-    """Return a test for whether the last token completed one of the texts. It assumes that a token
-    stands for at least one byte of text."""
+    """Return a function that is True for tokens whose last one completed one of the texts. It
+    assumes that a token stands for at least one byte of text."""
     window = max(len(text.encode()) for text in texts) + 4
 
     def stopped(tokens: list[int]) -> bool:
+        """Return True if one of the texts is in the last tokens' text."""
         tail = tokenizer.decode(tokens[-window:], skip_special_tokens=False)
         return any(text in tail for text in texts)
 

@@ -42,7 +42,8 @@ class Saved:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a checkpoint name that is not a plain file name."""
+    """Raise ConfigError for a checkpoint name that is not a plain file name: at most 128 letters,
+    digits, `.`, `_` and `-`, of which the first is a letter or digit."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"checkpoint name {name!r} must be 1 to 128 letters, digits, '.', '_' or '-', not "
@@ -53,10 +54,11 @@ def check_name(name: str) -> None:
 def write_state(
     path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], overwrite: bool
 ) -> None:
-    """Write a checkpoint: temporary name, fsync, rename, fsync of the directory.
+    """Write a checkpoint at once or not at all: temporary name, fsync, rename, fsync of the
+    directory. Tensors may be on any device; `meta` must be JSON-able.
 
-    Raises ConfigError when it exists and `overwrite` is false, CheckpointError when the disk
-    refuses.
+    Raises ConfigError when it exists and `overwrite` is false, CheckpointError when the disk is
+    full or refuses.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     settings = json.dumps(dict(meta), sort_keys=True)
@@ -105,7 +107,8 @@ def read_state(path: Path) -> Saved:
 
 
 def _digest(settings: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of the settings, and of each tensor's name, type, shape and bytes."""
+    """Return a hash of the settings, and of each tensor's name, type, shape and bytes. Files
+    contain it, so it must not change."""
     digest = hashlib.sha256(settings.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

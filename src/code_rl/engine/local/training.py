@@ -54,6 +54,9 @@ class EmbeddedTrainingClient:
         lanes: Lanes,
         tokens: int | None = None,
     ) -> None:
+        """Begin with a new adapter from the seed. `state_dir` None refuses saving by name. `lanes`
+        is the thread of all the service's models; `tokens` is the most of a micro-batch (None: the
+        device's)."""
         self.model_id, self.settings = model_id, settings
         self.model = model
         self._learner = new_learner(
@@ -68,7 +71,8 @@ class EmbeddedTrainingClient:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """The size of a checkpoint on disk: the adapter and Adam's two means."""
+        """The size of a checkpoint on disk, in bytes: the adapter and Adam's two means. A gradient
+        that waits for its step comes on top."""
         return 3 * self._lora.flat.numel() * self._lora.flat.element_size()
 
     def forward(
@@ -94,11 +98,13 @@ class EmbeddedTrainingClient:
         """Do the same as `forward`, and add the gradient of the summed loss to the gradient
         accumulated since the last optim_step.
 
-        The future raises ConfigError for an unknown loss or setting.
+        The future raises ConfigError for an unknown loss or setting and DataError for malformed
+        data; the next optim_step then fails too.
         """
         given = list(data)
 
         def run() -> types.ForwardBackwardOutput:
+            """Check the request and compute its gradient, in its turn."""
             how = read_pass(loss_fn, loss_fn_config)
             return self._learner.forward_backward(self._read(given, how), how)
 
@@ -116,7 +122,8 @@ class EmbeddedTrainingClient:
 
         As in the SDK, `loss:sum` is the custom loss, and `surrogate_loss:sum` is the cross-entropy
         that has its gradient. `temperature`, which the SDK does not have, applies to the
-        log-probabilities.
+        log-probabilities. The future raises ConfigError, DataError and any exception of `loss_fn`;
+        the next optim_step then fails too.
         """
         given = list(data)
 
@@ -138,7 +145,8 @@ class EmbeddedTrainingClient:
     def optim_step(
         self, optim_params: object | None = None, *, adam_params: types.AdamParams | None = None
     ) -> AwaitableConcurrentFuture[types.OptimStepResponse]:
-        """Take one AdamW step with the accumulated gradient.
+        """Take one AdamW step with the accumulated gradient, and reset it. Give the parameters by
+        one of the two names.
 
         Raises ConfigError at once for another optimizer's parameters. The future raises
         BackendError if there is no gradient, if it is not finite, or if a forward_backward since
@@ -176,7 +184,8 @@ class EmbeddedTrainingClient:
         self, name: str
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
         """Save only the adapter, for `create_sampling_client(model_path=...)`. An earlier one of
-        the same name is replaced."""
+        the same name is replaced. Raises ConfigError at once for a bad name or without a
+        `state_dir`; the future raises CheckpointError if the disk refuses."""
         return self._save(types.SaveWeightsForSamplerResponse, name, "sampler", True)
 
     def save_weights_and_get_sampling_client(
@@ -188,12 +197,15 @@ class EmbeddedTrainingClient:
         return self.submit(self.sampling_client)
 
     def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
-        """Queue any operation on this model behind the earlier requests."""
+        """Queue any operation on this model behind the earlier requests, and return the future of
+        its result. It runs on the engine's thread. Raises BackendError after the service's
+        `close`."""
         return self._lanes.submit(operation, self)
 
     def write(self, path: Path, training: bool, overwrite: bool) -> None:
-        """Write the current model at once, bypassing the queue: with optimizer and gradient, or for
-        sampling only (`training` False)."""
+        """Write the current model at once, bypassing the queue, so call it within `submit`: with
+        optimizer and gradient, or for sampling only (`training` False). Raises ConfigError if the
+        file exists and `overwrite` is false, CheckpointError if the disk refuses."""
         write_state(path, self._tensors(training), self._meta(training), overwrite)
 
     def refuse(self, error: Exception, backward: bool) -> AwaitableConcurrentFuture[None]:
@@ -201,7 +213,7 @@ class EmbeddedTrainingClient:
         the next step fails too."""
 
         def run() -> NoReturn:
-            """Fail in turn; a backward pass also fails the next step."""
+            """Raise the error in turn; after a backward pass, also make the next step fail."""
             if backward:
                 self._failure = error
             raise error
@@ -209,23 +221,24 @@ class EmbeddedTrainingClient:
         return self.submit(run)
 
     def sampling_client(self) -> EmbeddedSamplingClient:
-        """Return a sampling client with the current weights, bypassing the queue."""
+        """Return a sampling client with the current weights, which later training does not change.
+        It bypasses the queue, so call it within `submit`."""
         snapshot = Snapshot(self.model, self._learner.snapshot())
         return EmbeddedSamplingClient(self._sampler, snapshot)
 
     def get_tokenizer(self) -> Any:
-        """The model's tokenizer."""
+        """Return the model's tokenizer, loaded on first use. Raises ConfigError if it has none."""
         return self.model.tokenizer
 
     def get_info(self) -> types.GetInfoResponse:
-        """Return the model's name and id, and the LoRA rank."""
+        """Return the model's name and id, its tokenizer's name, and the LoRA rank, at once."""
         model = self.model
         return model_info(
             self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank
         )
 
     def max_context_length(self) -> int:
-        """The most tokens of prompt and completion together."""
+        """Return the most tokens of prompt and completion together."""
         return self.model.weights.arch.max_context
 
     @property
@@ -240,8 +253,12 @@ class EmbeddedTrainingClient:
         )
 
     def restore(self, saved: Saved, optimizer: bool) -> None:
-        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError if they
-        do not fit this model."""
+        """Put a checkpoint's adapter into this model, all or none, and drop its gradient. With
+        `optimizer` the checkpoint's optimizer state and gradient follow, else the optimizer is new.
+        It bypasses the queue.
+
+        Raises CheckpointError if the checkpoint does not fit this model, or has no optimizer state.
+        """
         meta, lora, path = saved.meta, self._lora, saved.path
         if meta.get("base_fingerprint") != self.model.fingerprint:
             raise CheckpointError(
@@ -260,6 +277,7 @@ class EmbeddedTrainingClient:
             )
 
         def read(part: str) -> torch.Tensor:
+            """Return the tensors of one part as a flat tensor on the model's device."""
             return _gather(lora, saved, part).to(lora.flat.device)
 
         flat, adam = read(""), AdamState.fresh(lora.flat)
@@ -272,12 +290,13 @@ class EmbeddedTrainingClient:
         self._learner.weights_changed()
 
     def _read(self, data: Sequence[types.Datum], how: Pass) -> list[EngineExample]:
+        """Return the datums as examples, checked. Raises DataError."""
         return read_datums(data, how.loss, self.model.weights.arch)
 
     def _submit_backward(
         self, operation: Callable[[], types.ForwardBackwardOutput]
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """Queue a gradient; its failure also fails the next step."""
+        """Queue an operation that adds a gradient; its failure also makes the next step fail."""
 
         def run() -> types.ForwardBackwardOutput:
             """Run the pass; a failure also fails the next step."""
@@ -296,7 +315,9 @@ class EmbeddedTrainingClient:
         kind: str,
         overwrite: bool,
     ) -> AwaitableConcurrentFuture[T]:
-        """Queue a save behind the passes queued so far; `answer` makes the SDK's response."""
+        """Queue a save behind the passes queued so far; `answer` makes the SDK's response with the
+        file's `path`. `kind` is `state` or `sampler`. Raises ConfigError at once for a bad name or
+        without a `state_dir`."""
         if self._state_dir is None:
             raise ConfigError(
                 "this embedded service has no state_dir: pass one to EmbeddedService to save "
@@ -306,14 +327,15 @@ class EmbeddedTrainingClient:
         path = self._state_dir / f"{name}.{kind}.safetensors"
 
         def run() -> T:
+            """Write the file in its turn, and return the response."""
             self.write(path, kind == "state", overwrite)
             return answer(path=str(path))
 
         return self.submit(run)
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
-        """Return the adapter's tensors by name; for `training` also Adam's state and the
-        accumulated gradient."""
+        """Return the adapter's tensors by name, which are views; for `training` also Adam's state
+        and the accumulated gradient."""
         found = _named(self._lora, self._lora.flat, "")
         if training:
             found |= _named(self._lora, self._learner.adam.mean, "adam.mean.")
@@ -323,7 +345,8 @@ class EmbeddedTrainingClient:
         return found
 
     def _meta(self, training: bool) -> dict[str, Any]:
-        """Return the facts that a saved file carries beside its tensors."""
+        """Return the facts that a saved file carries beside its tensors, all JSON-able. `restore`
+        and later versions read them."""
         return {
             "kind": "state" if training else "sampler",
             "base_model": self.model.name,
@@ -336,14 +359,16 @@ class EmbeddedTrainingClient:
 
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:
-    """Return views of a flat tensor by peft's names, below `prefix`."""
+    """Return views of a flat tensor by peft's names, below `prefix`. The names are those in
+    checkpoints."""
     a, b = lora.views(flat)
     named = {f"{prefix}{PREFIX}{name}.lora_A.weight": tensor for name, tensor in a.items()}
     return named | {f"{prefix}{PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}
 
 
 def _gather(lora: Lora, saved: Saved, prefix: str) -> torch.Tensor:
-    """Return the saved tensors below `prefix` as one flat tensor, fp32."""
+    """Return copies of the saved tensors below `prefix` as one flat tensor, fp32, on the host.
+    Raises KeyError if one is missing."""
     flat = torch.zeros(lora.flat.shape, dtype=torch.float32)
     for name, view in _named(lora, flat, prefix).items():
         view.copy_(saved.tensors[name])

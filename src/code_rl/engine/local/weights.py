@@ -128,8 +128,8 @@ def check_unquantized(config: Any) -> None:
 
 
 def even_rows(rows: int) -> int:
-    """Return the row count to which a small product is padded. The library chooses its code path,
-    and so its rounding, by the remainder of a block of four."""
+    """Return the row count to which a small product is padded: a multiple of four below 64. The
+    library chooses its code path, and so its rounding, by the remainder of a block of four."""
     return rows if rows >= _MANY_ROWS else -(-rows // _ROW_UNIT) * _ROW_UNIT
 
 
@@ -147,8 +147,9 @@ class Linear:
     lora_b: Tensor | None = None
 
     def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Apply to x [n, in], and add the result to `onto` [n, out] if given; the result has x's
-        dtype."""
+        """Apply to x [n, in], and add the result to `onto` [n, out] if given; the result, a new
+        tensor, has x's dtype. For small models on the processor, a row's bits do not depend on the
+        other rows."""
         if not fuses(x.device):
             return self._apart(x) if onto is None else onto + self._apart(x)
         start, weight = self.bias if onto is None else onto, self.weight.to(x.dtype)
@@ -156,7 +157,8 @@ class Linear:
         return self._adapted(x, y if onto is None or self.bias is None else y + self.bias)
 
     def _apart(self, x: Tensor) -> Tensor:
-        """Apply the weight, padded to an even number of rows, then the adapter by itself."""
+        """Return the product with the weight, padded to an even number of rows, plus bias, plus the
+        adapter's part."""
         rows = even_rows(len(x))
         if rows != len(x):
             return self._apart(F.pad(x, (0, 0, 0, rows - len(x))))[: len(x)]
@@ -236,8 +238,8 @@ class LoadedModel:
 
 
 def from_transformers(model: Any) -> LoadedModel:
-    """Read a transformers `*ForCausalLM`. Raises ConfigError for a kind that the engine does not
-    implement."""
+    """Read a transformers `*ForCausalLM` without copying its tensors. Raises ConfigError for a kind
+    that the engine does not implement."""
     rotary = model.model.rotary_emb
     return LoadedModel(
         arch=read_architecture(model.config),
@@ -266,8 +268,8 @@ def _take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
 
 
 def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return the engine's form of a model, in `dtype` on `device`. Raises ConfigError if a tensor
-    is missing, left over, or not of a floating type."""
+    """Return the engine's form of a model, in `dtype` on `device`. `model` is unchanged. Raises
+    ConfigError if a tensor is missing, left over, of another shape, or not of a floating type."""
     arch, left = model.arch, dict(model.state)
     if arch.tied_unembedding:
         left.pop(HEAD, None)
@@ -287,15 +289,18 @@ def assembled(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Weights:
-    """Return weights of tensors that `take(name, *shape)` gives, with the biases that are among
-    `names`."""
+    """Return weights of tensors that `take(name, *shape)` gives, each asked for once by its name in
+    the Hugging Face model, with the biases that are among `names`. `tables` are cosines and
+    sines."""
     q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
 
     def place(tensor: Tensor) -> Tensor:
+        """Return the tensor in the weights' dtype on their device, contiguous."""
         return tensor.to(device=device, dtype=dtype).contiguous()
 
     def fused(block: str, inputs: int, **outputs: int) -> Linear:
-        """Return projections of one input as one layer; missing biases are zero."""
+        """Return the projections `outputs` (name: columns) of one input side by side as one layer;
+        biases that some lack are zero there."""
         parts = {f"{block}.{name}_proj": n for name, n in outputs.items()}
         weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in parts.items()]).t()
         if not any(f"{at}.bias" in names for at in parts):
@@ -343,8 +348,8 @@ def assembled(
 
 
 def packed(weights: Weights) -> Weights:
-    """Return the weights for sampling only: on x86 processors, large matrices become copies in the
-    layout that oneDNN multiplies fastest.
+    """Return the weights for sampling only: on x86 processors, a large model's matrices become
+    copies in the layout that oneDNN multiplies fastest. Elsewhere the same weights are returned.
 
     On an AMD processor, in fp32 and bf16, this is 1.4 times as fast with 64 rows and twice as fast
     with 16 rows.
@@ -361,7 +366,7 @@ def packed(weights: Weights) -> Weights:
         return weights
 
     def pack(linear: Linear) -> Linear:
-        """Return the layer in the processor's own layout of weights."""
+        """Return the layer with its weight copied into the processor's own layout."""
         return replace(
             linear,
             weight=torch.ops.mkldnn._reorder_linear_weight(

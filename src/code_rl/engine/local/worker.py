@@ -32,7 +32,8 @@ _Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
 def _start(name: str, queue: _Queue) -> None:
-    """Run a queue on a daemon thread that is joined before the interpreter exits."""
+    """Run a queue on a daemon thread that is joined before the interpreter exits. The thread ends
+    when the queue is closed and empty."""
 
     def run() -> None:
         """Run the queue until it is closed, then forget the thread."""
@@ -53,7 +54,8 @@ def _start(name: str, queue: _Queue) -> None:
 
 
 def safe_point() -> None:
-    """Raise BackendError if the process is ending; work in progress is then abandoned."""
+    """Raise BackendError if the process is ending; work in progress is then abandoned. Long
+    operations call it every few milliseconds."""
     if _ending.is_set():
         raise BackendError(
             "the process is ending: the embedded engine stopped in the middle of this request"
@@ -61,7 +63,8 @@ def safe_point() -> None:
 
 
 def end_threads() -> None:
-    """Make every thread stop at its next safe point, and wait at most `GRACE_S` for them."""
+    """Make every thread stop at its next safe point, for good, and wait at most `GRACE_S` seconds
+    for all of them. It runs at exit; no operation runs afterwards."""
     _ending.set()
     with _lock:
         waited = dict(_threads)
@@ -76,18 +79,20 @@ class _Queue:
     """Operations that wait, by lane. The thread holds it, and not the lanes' owner."""
 
     def __init__(self) -> None:
+        """Begin without operations. Its fields are used under `changed` only."""
         self.changed = threading.Condition()
         self.lanes: dict[Hashable, deque[_Job]] = {}
         self.closed = False
 
     def close(self) -> None:
-        """Let the thread end after the operations that wait."""
+        """Let the thread end after the operations that wait. Idempotent."""
         with self.changed:
             self.closed = True
             self.changed.notify()
 
     def take(self) -> _Job | None:
-        """Wait for an operation of the lane whose turn it is. Return None if none can come."""
+        """Wait for an operation of the lane whose turn it is, and remove it; that lane is then
+        last. Return None if the queue is closed and empty."""
         with self.changed:
             while not self.lanes:
                 if self.closed:
@@ -101,7 +106,8 @@ class _Queue:
             return job
 
     def work(self) -> None:
-        """Run operations until the queue is closed and empty."""
+        """Run operations, one at a time, until the queue is closed and empty. An operation's
+        exception goes into its future."""
         while (job := self.take()) is not None:
             operation, future = job
             run_into(future, operation)
@@ -119,6 +125,7 @@ class Lanes:
     """
 
     def __init__(self, name: str) -> None:
+        """`name` is the thread's; it starts with the first operation."""
         self._name = name
         self._queue = _Queue()
         self._started = False
@@ -127,7 +134,8 @@ class Lanes:
     def submit(
         self, operation: Callable[[], T], lane: Hashable = None
     ) -> AwaitableConcurrentFuture[T]:
-        """Queue `operation` behind the others of its lane. Raises BackendError after `close`."""
+        """Queue `operation` behind the others of its lane (None is a lane too), and return the
+        future of its result. Raises BackendError after `close`."""
         future: Future[T] = Future()
         queue = self._queue
         with queue.changed:
@@ -141,13 +149,13 @@ class Lanes:
         return AwaitableConcurrentFuture(future)
 
     def close(self) -> None:
-        """Refuse new operations; those already queued still run."""
+        """Refuse new operations; those already queued still run. Idempotent."""
         self._queue.close()
 
 
 def run_into(future: Future[T], operation: Callable[[], T]) -> None:
-    """Run `operation` unless the future was cancelled, and put its result or exception into the
-    future."""
+    """Run `operation` unless the future was cancelled, and put its result or exception, of any
+    kind, into the future. It is not run if the process is ending."""
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -48,16 +48,16 @@ class Loss:
     by_name: bool = False
 
     def unlimited(self, settings: Settings) -> Settings | None:
-        """Return the same settings without clipping or masking, or None for a loss that never does
-        either."""
+        """Return a copy of the settings without clipping or masking, or None for a loss that never
+        does either."""
         open_ended = {key: value for key, value in self.limits.items() if key in settings}
         return {**settings, **open_ended} if open_ended else None
 
     def held_back(
         self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
     ) -> Tokens | None:
-        """Return True for each token that the loss clips or masks, or None for a loss that never
-        does either."""
+        """Return booleans, [T]: True for each token whose loss the settings clip or mask. None for
+        a loss that never does either. The formula runs twice, unchecked."""
         unlimited = self.unlimited(settings)
         if unlimited is None:
             return None
@@ -67,8 +67,8 @@ class Loss:
     def checked(
         self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
     ) -> Tokens:
-        """Return the formula's losses_T. Raises ValueError unless there is one finite number per
-        token."""
+        """Return the formula's losses_T, with the gradient of `logprobs` in torch. Raises
+        ValueError unless there is one finite number per token."""
         losses = self.formula(ops, logprobs, inputs, settings)
         count, shape = len(logprobs), tuple(losses.shape)
         if shape != (count,):
@@ -84,18 +84,21 @@ class Loss:
 
 
 def constant(logprobs: Tokens) -> Tokens:
-    """Return the same numbers without a gradient."""
+    """Return the same numbers without a gradient. A NumPy array is returned unchanged."""
     return logprobs.detach() if hasattr(logprobs, "detach") else logprobs
 
 
 def ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
-    """ρ = p / q of each token, within e^±60 so that its float32 stays finite."""
+    """Return ρ = p / q of each token, [T], within e^±60 so that its float32 stays finite. p are the
+    current log-probabilities, with their gradient, and q those of `inputs["logprobs"]`, at
+    sampling."""
     return ops.exp(ops.clip(logprobs - inputs["logprobs"], -MOST_LOG_RATIO, MOST_LOG_RATIO))
 
 
 def sequence_ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
-    """Return log s, [1], as a constant: the mean of log ρ over the marked tokens of one
-    sequence."""
+    """Return log s, one number without a gradient, within ±60: the mean of log ρ over the tokens of
+    one sequence that `sequence_ratio_mask` marks. It is 0 if none is marked. A whole batch would be
+    taken for one sequence."""
     now, mask = constant(logprobs), inputs[SEQUENCE] != 0
     total = ops.where(mask, now - inputs["logprobs"], 0 * now).sum()
     # A float of the same type, left where it is: the host would wait for a device's answer.
@@ -104,15 +107,16 @@ def sequence_ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
 
 
 def surrogate(ops: ModuleType, ratios: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
-    """Return PPO's clipped objective. It clips only tokens that would move further in the direction
-    of their advantage."""
+    """Return PPO's clipped loss −min(ρ · A, clip(ρ) · A) of each token, [T]. It clips only tokens
+    that would move further in the direction of their advantage. `settings` has both bounds."""
     return -ops.minimum(
         ratios * advantages, ops.clip(ratios, settings[LOW], settings[HIGH]) * advantages
     )
 
 
 def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settings:
-    """Return the complete settings of `loss`: the `given` values, else its defaults.
+    """Return the complete settings of `loss`: the `given` values, else its defaults. None: the
+    defaults alone.
 
     Raises ConfigError if a setting is unknown or missing, a value is not a finite number, or an
     interval is empty.
@@ -140,8 +144,9 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
 
 
 def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
-    """Compute a custom loss on two tokens, as metrics (NumPy) and training (torch) will. Raises
-    ConfigError, naming the loss, if it fails."""
+    """Compute a custom loss on two tokens, as metrics (NumPy) and training (torch) will, before a
+    run begins. `given` are its settings (None: its defaults). Raises ConfigError, naming the loss,
+    if it fails, has no gradient, or reads a field that datums do not have."""
     settings = loss_settings(loss, given)
     unknown = sorted(set(loss.inputs) - {"logprobs", "advantages", SEQUENCE})
     if unknown:

@@ -11,6 +11,8 @@ from code_rl.engine.losses.base import HIGH, LOW, Inputs, Loss, Settings, Tokens
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return −stop_gradient(clip(ρ)) · A · log p of each token, [T], with the two bounds of
+    `settings`. ρ = p / q, with q and A from `inputs`. Clipped tokens keep a gradient."""
     clipped = ops.clip(ratio(ops, constant(logprobs), inputs), settings[LOW], settings[HIGH])
     return -(clipped * inputs["advantages"] * logprobs)
 

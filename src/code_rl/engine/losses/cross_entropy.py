@@ -11,6 +11,7 @@ from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return −w · log p of each token, [T], with w from `inputs["weights"]`. It has no settings."""
     del ops, settings
     return -(inputs["weights"] * logprobs)
 

@@ -18,7 +18,9 @@ MASK_LOW, MASK_HIGH, PULL = "mask_low", "mask_high", "log_ratio_coef"
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    """Return the loss of each token by the formula above."""
+    """Return −keep · ρ · A + log_ratio_coef · (log ρ)² of each token, [T], where ρ = p / q, with q
+    and A from `inputs`. keep is 0 where p − q is above `mask_high` and A > 0, or below −`mask_low`
+    and A < 0. Tokens whose advantage is 0 have the loss 0."""
     sampled, advantages = inputs["logprobs"], inputs["advantages"]
     moved = ops.exp(logprobs) - ops.exp(sampled)
     up, down = moved > settings[MASK_HIGH], moved < -settings[MASK_LOW]

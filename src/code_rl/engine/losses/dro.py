@@ -13,7 +13,8 @@ from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    """Return the loss of each token by the formula above."""
+    """Return −(log p · A − ½ · beta · (log p − log q)²) of each token, [T], with log q and A from
+    `inputs`. A token with log q = 0 and A = 0, such as a prompt's, has the loss 0."""
     sampled, advantages = inputs["logprobs"], inputs["advantages"]
     losses = 0.5 * settings["beta"] * (logprobs - sampled) ** 2 - logprobs * advantages
     return ops.where((sampled != 0) | (advantages != 0), losses, 0 * logprobs)

@@ -24,7 +24,9 @@ from code_rl.engine.losses.base import (
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    """Return the loss of each token by the formula above."""
+    """Return PPO's clipped loss of each token of one sequence, [T], with the ratio s · p /
+    stop_gradient(p). s is the geometric mean of ρ = p / q over the tokens of `sequence_ratio_mask`,
+    as a constant."""
     log_s = sequence_ratio(ops, logprobs, inputs)
     ratios = ops.exp(log_s + logprobs - constant(logprobs))
     return surrogate(ops, ratios, inputs["advantages"], settings)

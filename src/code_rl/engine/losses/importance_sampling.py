@@ -11,6 +11,8 @@ from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens, ratio
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return −ρ · A of each token, [T], where ρ = p / q, with q and A from `inputs`. It has no
+    settings and clips nothing."""
     del settings
     return -(ratio(ops, logprobs, inputs) * inputs["advantages"])
 

@@ -25,7 +25,9 @@ from code_rl.engine.losses.base import (
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    """Return the loss of each token by the formula above."""
+    """Return −ρ · A of each token of one sequence, [T], where ρ = p / q, with q and A from
+    `inputs`. All are 0 if s, the geometric mean of ρ over the tokens of `sequence_ratio_mask`, is
+    outside the two bounds of `settings`."""
     s = ops.exp(sequence_ratio(ops, logprobs, inputs))
     losses = -(ratio(ops, logprobs, inputs) * inputs["advantages"])
     return ops.where((s >= settings[LOW]) & (s <= settings[HIGH]), losses, 0 * logprobs)

@@ -13,6 +13,8 @@ from code_rl.engine.losses.base import HIGH, LOW, Inputs, Loss, Settings, Tokens
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return −min(ρ · A, clip(ρ) · A) of each token, [T], with the two bounds of `settings`. ρ = p
+    / q, with q and A from `inputs`."""
     return surrogate(ops, ratio(ops, logprobs, inputs), inputs["advantages"], settings)
 
 

@@ -27,7 +27,11 @@ LOSSES: Mapping[str, Loss] = {"cross_entropy": CROSS_ENTROPY, **POLICY_LOSSES, "
 
 def get_loss(name: str) -> Loss:
     """Return the policy loss called `name`, or the `Loss` object `package.module:object`, under
-    that name. Raises ConfigError."""
+    that name and to be computed here.
+
+    Raises ConfigError for an unknown name (`cross_entropy` and `dro` are not policy losses), a
+    module that cannot be imported, an object that is no `Loss`, and `stable_reinforce`.
+    """
     if name == "stable_reinforce":
         raise ConfigError(
             f"loss={name} is hosted Tinker's alone and its formula is unpublished; for stale "

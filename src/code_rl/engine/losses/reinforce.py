@@ -11,6 +11,8 @@ from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return −A · log p of each token, [T], with A from `inputs`. It has no settings and does not
+    correct for older weights."""
     del ops, settings
     return -(inputs["advantages"] * logprobs)
 

@@ -15,7 +15,8 @@ POSITIVE, NEGATIVE = "tau_positive", "tau_negative"
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    """Return the loss of each token by the formula above."""
+    """Return −(4 / τ) · sigmoid(τ · (ρ − 1)) · A of each token, [T], where ρ = p / q, with q and A
+    from `inputs`. τ is `tau_positive` where A > 0, else `tau_negative`."""
     advantages, ones = inputs["advantages"], 1 + 0 * inputs["advantages"]
     tau = ops.where(advantages > 0, settings[POSITIVE] * ones, settings[NEGATIVE] * ones)
     gate = 1 / (1 + ops.exp(-tau * (ratio(ops, logprobs, inputs) - 1)))

@@ -14,6 +14,8 @@ from code_rl.engine.losses.base import HIGH, Inputs, Loss, Settings, Tokens, con
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return −stop_gradient(min(ρ, C)) · A · log p of each token, [T], where C is the upper bound
+    in `settings` and ρ = p / q, with q and A from `inputs`. Truncated tokens keep a gradient."""
     truncated = ops.clip(ratio(ops, constant(logprobs), inputs), 0.0, settings[HIGH])
     return -(truncated * inputs["advantages"] * logprobs)
 

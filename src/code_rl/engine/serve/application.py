@@ -50,6 +50,9 @@ class TinkerApplication:
     """Serves a Core. It belongs to one event loop."""
 
     def __init__(self, core: Core, token: str | None, max_request_bytes: int) -> None:
+        """`token` is the key that requests must have (None: any key). Requests above
+        `max_request_bytes` are refused with 413. The core's promises report to this application's
+        metrics from now on."""
         self.core = core
         self.metrics = Metrics(core)
         core.promises.on_done = self.metrics.ended
@@ -60,7 +63,9 @@ class TinkerApplication:
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
-        """Accept connections; yields the port."""
+        """Accept connections at `host` and `port` (0: a free one) within the block, and free what
+        no client uses every second; yields the port. At its end, open HTTP requests are cancelled
+        after a second; call `drain` first. Raises ConfigError if the address cannot be used."""
         app = web.Application(client_max_size=self._max_request_bytes, middlewares=[self._guard])
         self._route(app)
         janitor = asyncio.create_task(self.core.keep_house())
@@ -71,10 +76,10 @@ class TinkerApplication:
             janitor.cancel()
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse new requests, finish accepted ones, and give clients a moment to fetch the
-        results.
+        """Refuse new requests for good, finish accepted ones, and give clients two seconds at most
+        to fetch the results. Training requests that wait for an earlier one fail at once.
 
-        Return False if a request was still queued after `grace_s`.
+        Return False if a request was still queued after `grace_s` seconds.
         """
         core = self.core
         core.draining = True
@@ -94,14 +99,16 @@ class TinkerApplication:
 
     def _route(self, app: web.Application) -> None:
         """Route every call to a function of the request and its body; `_answer` lists the possible
-        results."""
+        results. Called once, before the application starts."""
         training, sampling, service = self._training, self._sampling, self._service
 
         def add(method: str, path: str, call: Call, disk: bool = False) -> None:
+            """Route a call below `/api/v1/`. With `disk` it runs on another thread."""
             getattr(app.router, f"add_{method}")(f"{API}/{path}", self._handler(call, disk))
 
         def post(path: str, kind: type[BaseModel], call: Callable[[Any], object]) -> None:
-            """Route a call whose body is one of the SDK's requests."""
+            """Route a call whose body is one of the SDK's requests in JSON. A body that is not gets
+            a Refusal."""
             add("post", path, lambda _, b: call(validated(kind, read_json(b))))
 
         def promise(
@@ -155,12 +162,15 @@ class TinkerApplication:
         self._route_stored(add)
 
     def _route_stored(self, add: Callable[..., None]) -> None:
-        """Route the calls that read or delete in the state folder."""
+        """Route the calls that read or delete in the state folder, by `add` of `_route`. They run
+        on other threads, except for the extension of a lifetime, which changes nothing."""
         service, store = self._service, self.core.store
         one = "training_runs/{run}/checkpoints/{checkpoint:[^/]+/[^/]+}"
         external = "{checkpoint:external_weights/[^/]+}"
 
         def found(r: web.Request) -> Checkpoint:
+            """Return the checkpoint that the path of a request names. Raises a Refusal if there is
+            none."""
             return store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
 
         for path, look in (
@@ -194,7 +204,8 @@ class TinkerApplication:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check the token, and turn every refusal and failure into an HTTP answer."""
+        """Check the key, and turn every refusal and failure into an HTTP answer, which is counted.
+        An unexpected exception is printed and answered with 500; only a cancellation passes."""
         try:
             self._check_key(request)
             response = await handler(request)
@@ -218,8 +229,8 @@ class TinkerApplication:
         return response
 
     def _check_key(self, request: web.Request) -> None:
-        """Refuse a request without the server's key; health, secret downloads and open metrics
-        pass."""
+        """Raise a Refusal (401) for a request without the server's key, in `X-API-Key` or as a
+        bearer token. Health and secret downloads pass, and metrics if the server has no token."""
         download = request.path.startswith(f"{API}/download/{self._service.secret}/")
         if download or request.path in HEALTH:
             return
@@ -236,11 +247,11 @@ class TinkerApplication:
             raise Refusal(401, "the key is not this server's token")
 
     def _handler(self, call: Call, disk: bool) -> Handler:
-        """Return a handler for a call. With `disk` the call may be slow and runs on another
-        thread."""
+        """Return a handler that gives `call` the request and its body, and answers with its result,
+        awaited if need be. With `disk` the call may be slow and runs on another thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            """Answer one request; calls that use the disk run on a thread."""
+            """Answer one request with the call's result. A Refusal is raised to `_guard`."""
             body = await request.read()
             found = await asyncio.to_thread(call, request, body) if disk else call(request, body)
             return _answer(await found if inspect.isawaitable(found) else found)
@@ -248,14 +259,15 @@ class TinkerApplication:
         return handle
 
     async def _pass(self, _: web.Request, body: bytes) -> Promise:
-        """Promise a pass. A large body is read on a thread, so that others are answered
-        meanwhile."""
+        """Promise a pass. A body of 256 KiB or more is read on a thread, so that others are
+        answered meanwhile. Raises a Refusal for a malformed one."""
         large = len(body) >= LARGE_PASS
         read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
         return self._training.run_pass(read, len(body))
 
     async def _retrieve(self, _: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
-        """Answer with the request's result, its error, or 408 while it is pending."""
+        """Answer with the request's result, its error, or 408 if it is still pending after a wait.
+        Raises a Refusal for an unknown request."""
         wanted = validated(FutureRetrieveRequest, read_json(sent)).request_id
         found = await self._sampling.retrieve(wanted)
         if found is None:
@@ -266,13 +278,14 @@ class TinkerApplication:
         return web.Response(body=found.body, content_type=found.content_type)
 
     async def _health(self, _request: web.Request) -> web.Response:
-        """Answer 200, or 503 while the server is shutting down."""
+        """Answer 200, or 503 while the server is shutting down. No key is needed."""
         draining = self.core.draining
         return web.json_response(
             {"status": "draining" if draining else "ok"}, status=503 if draining else 200
         )
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
+        """Answer with the metrics in Prometheus' text format."""
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -280,6 +293,8 @@ class Metrics:
     """Counters of one server."""
 
     def __init__(self, core: Core) -> None:
+        """Make the counters in a registry of their own. Those of queues and of memory are read from
+        `core` whenever the metrics are written."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "code_rl_serve_requests", "HTTP requests", ["call", "status"], registry=self._registry
@@ -322,11 +337,13 @@ class Metrics:
                 gauge.labels(kind).set_function(count)
 
     def answered(self, call: str, status: int) -> None:
-        """Count an HTTP answer."""
+        """Count an HTTP answer to `call`, the route's pattern, since the path would make a series
+        for each id."""
         self._requests.labels(call, str(status)).inc()
 
     def ended(self, promise: Promise, result: object) -> None:
-        """Count a promise that ended, and the tokens of its result."""
+        """Count a promise that ended, its time since acceptance, and the tokens sampled or trained
+        on in its result."""
         outcome = "done" if promise.error is None else promise.error_category
         self._ended.labels(promise.kind, outcome).inc()
         self._seconds.labels(promise.kind).observe(time.monotonic() - promise.created)
@@ -355,8 +372,8 @@ DYNAMIC_CONFIG = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
 
 
 def _answer(found: object) -> web.StreamResponse:
-    """Return the HTTP answer for a call's result: a response, a promise, a model of the SDK's, an
-    object, or nothing."""
+    """Return the HTTP answer for a call's result: a response as it is, a promise by its id, a model
+    of the SDK's or an object as JSON, and nothing as an empty object."""
     if isinstance(found, web.StreamResponse):
         return found
     if isinstance(found, Promise):
@@ -367,7 +384,8 @@ def _answer(found: object) -> web.StreamResponse:
 
 
 def _refused(refusal: Refusal) -> web.Response:
-    """Return a refusal as the SDK expects it, with the time after which to try again."""
+    """Return a refusal as the SDK expects it: its status, its message in `detail`, and the time
+    after which to try again, in seconds."""
     headers = (
         {"Retry-After": str(refusal.retry_after_s)} if refusal.retry_after_s is not None else None
     )

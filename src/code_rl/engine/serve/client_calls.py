@@ -46,10 +46,13 @@ class TrainingCalls:
     """The calls of a TrainingClient. Each returns the promise of its result."""
 
     def __init__(self, core: Core) -> None:
+        """`core` has all state; these calls keep none."""
         self._core = core
 
     def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
-        """Create a model with a new adapter."""
+        """Promise a model with a new adapter: without `lora_config` of rank 32, without a seed a
+        random one. Raises a Refusal as `Core.begin` does, and ConfigError for an optimizer other
+        than Adam."""
         core, run_id = self._core, self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
         _adam_only(request.optimizer_config)
@@ -66,7 +69,9 @@ class TrainingCalls:
         )
 
     def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
-        """Load a checkpoint into a new model (`session_id`) or an existing one (`model_id`)."""
+        """Promise the loading of a checkpoint into a new model (`session_id`) or an existing one
+        (`model_id`), in its order of requests. With `optimizer` the optimizer's state is loaded
+        too. Raises a Refusal for a faulty request or an unknown checkpoint."""
         if (request.session_id is None) == (request.model_id is None):
             raise bad("load_weights needs session_id with model_seq_id, or model_id with seq_id")
         if request.weights_access_token is not None:
@@ -78,6 +83,7 @@ class TrainingCalls:
         file = core.store.file_of(checkpoint)
 
         def answer(run_id: str) -> types.LoadWeightsResponse:
+            """Return the answer to the client that loaded into the run."""
             return types.LoadWeightsResponse(
                 path=request.path, model_id=run_id, type="load_weights"
             )
@@ -108,11 +114,14 @@ class TrainingCalls:
         )
 
     def _new_id(self, session_id: str | None, number: int | None) -> str:
+        """Return the run id of a session's model of this number. Raises a Refusal for an unknown or
+        finished session, and for an invalid number."""
         session = self._core.session(session_id or "")
         return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
 
     def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
-        """Return the facts about a model."""
+        """Return the facts about a model. Raises a Refusal if it is unknown or still being
+        created."""
         run = self._core.run(request.model_id)
         record = self._created(run)
         return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
@@ -124,7 +133,9 @@ class TrainingCalls:
         return run.record
 
     def run_pass(self, request: PassRequest, size: int) -> Promise:
-        """Run a forward or forward_backward pass. A faulty one fails in its turn."""
+        """Promise a forward or forward_backward pass. `size` is the body's, in bytes. A pass with a
+        fault takes its turn all the same, so that later requests are not held, and its Refusal is
+        raised."""
         run, backward = self._core.run(request.model_id), not request.forward_only
         kind = "forward_backward" if backward else "forward"
         if request.fault is not None:
@@ -149,7 +160,8 @@ class TrainingCalls:
                 self._core.refuse(run, checked_seq(seq), "refused", fingerprint, error)
 
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
-        """Take one optimizer step."""
+        """Promise one optimizer step, in the model's order of requests. Unsuitable parameters fail
+        the promise. Raises a Refusal as `Core.accept` does."""
         run = self._core.run(request.model_id)
         return self._core.accept(
             run,
@@ -160,7 +172,8 @@ class TrainingCalls:
         )
 
     def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
-        """Save a checkpoint of adapter and optimizer."""
+        """Promise a checkpoint of adapter and optimizer. Raises a Refusal without a name; the
+        promise fails if the name exists and `overwrite` is not set."""
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
         return self._save(
@@ -170,7 +183,8 @@ class TrainingCalls:
     def save_external(
         self, request: types.SaveWeightsExternalRequest, fingerprint: bytes
     ) -> Promise:
-        """Save the adapter in peft's form for download."""
+        """Promise the adapter in peft's form for download, over one of the same name. Raises a
+        Refusal if encryption is asked for."""
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
         return self._save(request, "external", fingerprint, None)
@@ -178,8 +192,9 @@ class TrainingCalls:
     def save_for_sampler(
         self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes
     ) -> Promise:
-        """Save sampler weights as a named checkpoint, or (`path` unset) for a new sampling
-        session."""
+        """Promise sampler weights as a named checkpoint, over one of the same name, or (`path`
+        unset) for a new sampling session, whose file is deleted with it. Raises a Refusal for a
+        faulty request."""
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
@@ -192,16 +207,19 @@ class TrainingCalls:
         file = core.store.sampler_file(sampler_id)
 
         def save(client: EmbeddedTrainingClient) -> Queued:
-            """Write the weights, and keep a client that samples from them."""
+            """Submit the writing of the weights. Its result is a client that samples from them."""
 
             def work() -> EmbeddedSamplingClient:
+                """Write the weights on the engine's thread, and return a client that samples from
+                them."""
                 client.write(file, training=False, overwrite=True)
                 return client.sampling_client()
 
             return client.submit(work)
 
         def then(sampling: EmbeddedSamplingClient) -> object:
-            """Begin a sampling session with the weights that were written."""
+            """Begin a sampling session with the weights that were written, and keep them in
+            memory."""
             core.keep_written(run.local, file, sampling)
             core.samplers[sampler_id] = SamplingSession(
                 sampler_id, self._created(run).base_model, run.local, None, file
@@ -229,7 +247,8 @@ class TrainingCalls:
         metadata: dict[str, str] | None,
         overwrite: bool = True,
     ) -> Promise:
-        """Accept a save of one kind; it is written in the model's own order of requests."""
+        """Promise a save of one kind; it is written in the model's own order of requests. Raises
+        CodeRLError for an invalid name, and a Refusal as `Core.accept` does."""
         core, run, name = self._core, self._core.run(request.model_id), request.path or ""
         call, answer = _SAVED[kind]
         check_name(name)
@@ -237,7 +256,8 @@ class TrainingCalls:
         written = file / "state.tmp" if kind == "external" else file
 
         def then(_: None) -> object:
-            """Record the checkpoint, converted for peft if it is `external`."""
+            """Record the checkpoint, which exists from then on; one of kind `external` is first
+            converted for peft."""
             if kind == "external":
                 write_peft(read_embedded(written), self._created(run).base_model, file)
                 written.unlink()
@@ -265,13 +285,15 @@ class SamplingCalls:
     """The calls of a SamplingClient."""
 
     def __init__(self, core: Core) -> None:
+        """`core` has all state; these calls keep none."""
         self._core = core
 
     def create_session(
         self, request: types.CreateSamplingSessionRequest
     ) -> types.CreateSamplingSessionResponse:
-        """Create a sampling session on a base model or on saved weights. A repeated request finds
-        the same session."""
+        """Create a sampling session on a base model or on saved weights, and begin to load the
+        model. A repeated request finds the same session. Raises a Refusal for a faulty request, an
+        unknown checkpoint, and while shutting down."""
         core = self._core
         session = core.session(request.session_id)
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
@@ -287,7 +309,8 @@ class SamplingCalls:
     def _new_session(
         self, request: types.CreateSamplingSessionRequest, sampler_id: str
     ) -> SamplingSession:
-        """Return a session on a checkpoint, whose file it links, or on a base model."""
+        """Return a session on a checkpoint, whose file it links, or on a base model. It is not
+        registered. Raises a Refusal for an unknown checkpoint or one of another base model."""
         core = self._core
         if request.model_path is None:
             if request.base_model is None:
@@ -305,7 +328,8 @@ class SamplingCalls:
         return SamplingSession(sampler_id, run.base_model, run.local, request.model_path, file)
 
     def get_sampler(self, sampler_id: str) -> types.GetSamplerResponse:
-        """Return the facts about a sampling session."""
+        """Return the facts about a sampling session. Raises a Refusal if it is unknown, or no
+        longer kept."""
         found = self._core.sampler(sampler_id)
         return types.GetSamplerResponse(
             sampler_id=sampler_id, base_model=found.base_model, model_path=found.model_path
@@ -314,7 +338,9 @@ class SamplingCalls:
     async def sample(
         self, data: Mapping[str, Any], fingerprint: bytes, size: int
     ) -> dict[str, Any]:
-        """Promise samples; the answer has the ids of their sequences."""
+        """Promise samples; the answer has the promise's id and those of its sequences. `size` is
+        the body's, in bytes. A copy of an earlier request gets the same answer and is not sampled
+        again. Raises a Refusal for a faulty request or a full queue."""
         params = data.get("sampling_params")
         surplus = (
             sorted(set(params) - set(types.SamplingParams.model_fields))
@@ -351,7 +377,8 @@ class SamplingCalls:
     async def _draw(
         self, sampler: SamplingSession, request: types.SampleRequest, seq: int
     ) -> Future[types.SampleResponse]:
-        """Submit the request to the session's client."""
+        """Submit the request to the session's client; `seq` only orders it within its batch. Raises
+        a Refusal if the weights are no longer kept."""
         try:
             client = await self._core.client_of(sampler)
         except FileNotFoundError:
@@ -360,7 +387,8 @@ class SamplingCalls:
             ) from None
 
         def draw() -> Future[types.SampleResponse]:
-            """Submit the sample to the engine. Raises ConfigError for settings that it refuses."""
+            """Submit the sample to the engine without waiting. Raises ConfigError for settings that
+            it refuses."""
             return client.sample(
                 request.prompt,
                 request.num_samples,
@@ -376,7 +404,8 @@ class SamplingCalls:
         return draw()
 
     async def retrieve(self, request_id: str) -> Promise | None:
-        """Return a promise once it is finished, else None."""
+        """Wait for a promise, 25 seconds at most, and return it once it is finished, marked as
+        fetched, else None. Raises a Refusal if it is unknown."""
         promise = self._find(request_id)
         # A client that waits for an answer is alive.
         wait_s = min(WAIT_S, self._core.limits.session_timeout_s / 2)
@@ -388,7 +417,8 @@ class SamplingCalls:
         return promise
 
     def cancel(self, request: CancelRequest) -> None:
-        """Cancel a sample that has not begun. Others are left alone."""
+        """Cancel a sample that has not begun; one that has begun or ended is left alone. Raises a
+        Refusal for an unknown request and for one that is no sample."""
         promise = self._find(request.request_id)
         if promise.kind != "sample":
             raise bad(
@@ -398,7 +428,8 @@ class SamplingCalls:
             promise.cancel()
 
     def _find(self, request_id: str) -> Promise:
-        """Return the promise of a request and count its session as alive."""
+        """Return the promise of a request and count its session as alive. Raises a Refusal if it is
+        no longer kept."""
         promise = self._core.promises.find(request_id)
         if promise is None:
             raise gone(
@@ -410,7 +441,7 @@ class SamplingCalls:
 
 
 def _adam_only(config: object) -> None:
-    """Raise ConfigError for any optimizer but Adam."""
+    """Raise ConfigError for the configuration of any optimizer but Adam."""
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
         raise ConfigError(f"optimizer {kind!r} is not supported by this server, only adamw")

@@ -40,8 +40,8 @@ Weights = tuple[str, int, int]
 
 
 def read_models(path: str | None) -> dict[str, str]:
-    """Read the map from hosted names to local models in a TOML file's table `models`. Raises
-    ConfigError with the reason."""
+    """Read the map from hosted names to local models in a TOML file's table `models`. None: no
+    names. Raises ConfigError, also for a local model that does not exist."""
     if path is None:
         return {}
     try:
@@ -113,6 +113,8 @@ class Core:
         limits: ServiceLimits,
         service: EmbeddedService,
     ) -> None:
+        """`models` maps hosted names to local ones. The caller closes `store` and `service`.
+        Nothing is loaded."""
         self.store = store
         self.models = models
         self.limits = limits
@@ -130,14 +132,14 @@ class Core:
         self._looked_at = time.monotonic()
 
     def local(self, asked: str) -> str:
-        """Return the local model of a name, which may be the name itself. Raises ConfigError for an
-        impossible name."""
+        """Return the local model of a name, which may be the name itself. Nothing is loaded. Raises
+        ConfigError for an impossible name."""
         local = self.models.get(asked, asked)
         source_of(local)
         return local
 
     def create_session(self, record: dict[str, Any]) -> str:
-        """Begin a session and return its id."""
+        """Begin a session, write its record, and return its id."""
         session_id = str(uuid.uuid4())
         self.store.write_session(session_id, {**record, "created": now(), "finished": None})
         self.sessions[session_id] = Session(session_id)
@@ -159,7 +161,8 @@ class Core:
         return found
 
     def run(self, run_id: str) -> ServedRun:
-        """Return a run. Raises a Refusal if it is unknown, or no longer in memory."""
+        """Return a run in memory, and mark its session alive. Raises a Refusal if it is unknown, or
+        no longer in memory."""
         found = self.runs.get(run_id)
         if found is None:
             if self.store.read_run(run_id) is None:
@@ -182,7 +185,14 @@ class Core:
         create: Callable[[str], AwaitableConcurrentFuture[EmbeddedTrainingClient]],
         answer: object,
     ) -> Promise:
-        """Promise a new run, whose record is written once it exists."""
+        """Promise a new run, whose record is written once it exists. A copy of an earlier request
+        gets the same promise. If `max_models` are in training, the oldest one of a vanished client
+        is unloaded.
+
+        `asked` is the requested name of the base model, and `create` gets the local one. Raises a
+        Refusal if the run exists, metadata are not texts, or there is no room, and ConfigError for
+        an unknown model.
+        """
         promise = Promise(f"{run_id}:0", kind, fingerprint, 0)
         if (seen := self.seen(promise)) is not None:
             return seen
@@ -204,7 +214,7 @@ class Core:
         self.promises.add(promise)
 
         def then(client: EmbeddedTrainingClient) -> object:
-            """Write the new run's record and return the answer."""
+            """Write the new run's record, on the engine's thread, and return the answer."""
             model, rank = client.model, client.settings.rank
             family = model.weights.arch.family
             made = RunRecord(run_id, asked, local, family, model.source, rank, now(), metadata)
@@ -213,7 +223,8 @@ class Core:
             return answer
 
         def on_end() -> None:
-            """Start the requests that waited for the model, or fail them if there is none."""
+            """Start the requests that waited for the model, or fail them and forget the run if it
+            could not be made."""
             if run.record is None:
                 self.runs.pop(run_id, None)
                 self.drop_held(run, bad(f"model {run_id} could not be created"))
@@ -234,11 +245,13 @@ class Core:
         then: Callable[[Any], object] = unchanged,
         size: int = 0,
     ) -> Promise:
-        """Promise the result of an operation on a run's model. The same number and request give the
-        same promise.
+        """Promise the result of an operation on a run's model. Operations start in the order of
+        their numbers `seq`; one that is early is held. The same number and request give the same
+        promise.
 
-        Raises:
-            Refusal: the number was used for something else or long ago, or the queues are full.
+        `start` submits it to the engine, and `then`, on the engine's thread, turns its result into
+        the answer. `size` is in bytes. Raises a Refusal if the number was used for something else
+        or long ago, or is far ahead, or the queues are full.
         """
         promise = Promise(f"{run.run_id}:{seq}", kind, fingerprint, size)
         if (seen := self.seen(promise)) is not None:
@@ -279,15 +292,17 @@ class Core:
         promise.fetched = time.monotonic()
 
     def seen(self, asked: Promise) -> Promise | None:
-        """Return the promise that an earlier copy of this request made, or None for a new one. A
-        new one is refused if the server is shutting down."""
+        """Return the promise that an earlier copy of this request made, or None for a new one.
+        Raises a Refusal if the id was used for another request, and for a new one while shutting
+        down."""
         found = self.promises.seen(asked)
         if found is None:
             self.refuse_when_draining()
         return found
 
     def _start_ready(self, run: ServedRun) -> None:
-        """Start the held requests whose turn has come."""
+        """Start the held requests whose turn has come, in the order of their numbers. An error of a
+        start becomes the request's result."""
         while run.client is not None and (ready := run.held.pop(run.next_seq, None)) is not None:
             promise, start, then = ready
             run.next_seq += 1
@@ -306,8 +321,8 @@ class Core:
         then: Callable[[Any], object] = unchanged,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Fulfill a promise from an engine's future. Until it ends it counts in its owner's
-        queue."""
+        """Fulfill a promise from an engine's future, with `then` of its result. Until it ends it
+        counts in its owner's queue; `at_end` is called then, on the event loop."""
         owner.queued += 1
 
         def on_end() -> None:
@@ -320,14 +335,16 @@ class Core:
         self.promises.follow(promise, future, then)
 
     def drop_held(self, run: ServedRun, error: Exception) -> None:
-        """Fail the requests that wait for an earlier one."""
+        """Fail the requests that wait for an earlier one, with `error`. Those that have started are
+        left alone."""
         for promise, _, _ in run.held.values():
             self.promises.end(promise, None, error)
         run.held.clear()
 
     def close_gap(self, run: ServedRun) -> None:
         """Fail the requests whose predecessor never came, and the next step, whose gradient would
-        be incomplete."""
+        be incomplete. Numbers after the last of them are expected next. The run has held requests
+        and a client."""
         error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
         run.next_seq = max(run.held) + 1
         self.drop_held(run, error)
@@ -335,7 +352,8 @@ class Core:
         run.client.refuse(error, backward=True)
 
     def unload(self, run: ServedRun) -> None:
-        """Forget a run's model after its queued requests; its checkpoints stay."""
+        """Forget a run's model after its queued requests; its checkpoints stay. Requests that are
+        held fail."""
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
 
@@ -345,7 +363,8 @@ class Core:
         self.promises.drop(lambda p: p.session_id == session_id and p.kind == "sample", error)
 
     def sampler(self, sampler_id: str) -> SamplingSession:
-        """Return a sampling session. Raises a Refusal if it is unknown, or no longer kept."""
+        """Return a sampling session, and mark it and its session as used. Raises a Refusal if it is
+        unknown, or no longer kept."""
         self.session(sampler_id)
         found = self.samplers.get(sampler_id)
         if found is None:
@@ -357,13 +376,14 @@ class Core:
         return found
 
     def drop_sampler(self, sampler_id: str) -> None:
-        """Forget a sampling session and its weights."""
+        """Forget a sampling session, and delete its file of weights. Idempotent."""
         self.samplers.pop(sampler_id, None)
         self.store.delete_sampler(sampler_id)
 
     async def client_of(self, sampler: SamplingSession) -> EmbeddedSamplingClient:
         """Return a client that samples from a session's weights, read from disk if they are not in
-        memory."""
+        memory; they are now the last used ones. Raises FileNotFoundError if the file is gone, and
+        the error of a failed load, which is tried again next time."""
         path, key = sampler.file, _identity(sampler.local, sampler.file)
         found = self.weights.get(key)
         if found is None:
@@ -380,13 +400,15 @@ class Core:
             raise
 
     def keep_written(self, local: str, file: Path, client: EmbeddedSamplingClient) -> None:
-        """Keep the weights that were just written to a file in memory."""
+        """Keep the weights that were just written to `file` in memory, so that sampling from them
+        reads nothing. It may be called on any thread."""
         known: Future[EmbeddedSamplingClient] = Future()
         known.set_result(client)
         self.keep(_identity(local, file), known)
 
     def keep(self, key: Weights, found: Future[EmbeddedSamplingClient]) -> None:
-        """Keep weights in memory, and forget those that were not used for longest."""
+        """Keep weights in memory as the last used ones, and forget those that were not used for
+        longest, beyond `max_samplers`. It may be called on any thread."""
         with self._keeping:
             self.weights[key] = found
             self.weights.move_to_end(key)
@@ -394,13 +416,15 @@ class Core:
                 self.weights.popitem(last=False)
 
     def unload_base(self, local: str) -> None:
-        """Forget a base model that nothing uses."""
+        """Forget a base model, and the samplers on it. The caller has made sure that nothing uses
+        it."""
         self.service.models.pop(local, None)
         for key in [key for key in self.weights if key[0] == local]:
             del self.weights[key]
 
     async def keep_house(self) -> None:
-        """Look every second for what no client uses, until cancelled."""
+        """Call `tick` every second, until cancelled. An exception is printed and does not end
+        it."""
         while True:
             await asyncio.sleep(TICK_S)
             try:
@@ -410,7 +434,9 @@ class Core:
                 print_exception(error)
 
     def tick(self) -> None:
-        """Free what no client uses."""
+        """Free what no client uses: old results, samples and models of silent clients, sampling
+        sessions unused for a day (or `idle_s`, if longer), and base models without work for
+        `idle_s`. Requests whose predecessor has not come for six minutes fail."""
         now = time.monotonic()
         self.promises.sweep()
         # While this process was suspended it received no heartbeats: clients are not blamed for
@@ -442,11 +468,11 @@ class Core:
                 self.unload_base(name)
 
     def samplers_of(self, session_id: str) -> list[str]:
-        """Return the ids of a session's sampling sessions."""
+        """Return the ids of a session's sampling sessions, sorted as text."""
         return sorted(name for name in list(self.samplers) if name.startswith(f"{session_id}:"))
 
     def runs_of(self, session_id: str) -> list[ServedRun]:
-        """Return a session's models in memory."""
+        """Return a session's models in memory, in the order in which they were created."""
         return [run for run in list(self.runs.values()) if run.run_id.startswith(f"{session_id}:")]
 
     def refuse_when_draining(self) -> None:
@@ -457,8 +483,9 @@ class Core:
 
 
 def _identity(local: str, file: Path | None) -> Weights:
-    """Return an identity of weights. Links to one checkpoint have the same, and share weights and
-    batches; a file that replaces the checkpoint has another."""
+    """Return an identity of weights on the base model `local` (`file` None: no adapter). Links to
+    one checkpoint have the same, and share weights and batches; a file that replaces the checkpoint
+    has another. Raises FileNotFoundError."""
     if file is None:
         return local, 0, 0
     found = file.stat()

@@ -67,6 +67,7 @@ class Promises:
     """All promises. `on_done` is called with each promise that ends and its result."""
 
     def __init__(self, limits: ServiceLimits) -> None:
+        """Begin without promises, as idle. `limits` applies to open ones only."""
         self._all: dict[str, Promise] = {}
         self._limits = limits
         self.open = 0
@@ -77,15 +78,16 @@ class Promises:
         self.on_done: Callable[[Promise, object], None] | None = None
 
     def __len__(self) -> int:
+        """Return the number of promises that are kept, ended ones too."""
         return len(self._all)
 
     def find(self, request_id: str) -> Promise | None:
-        """Return the promise of this id, or None if it is no longer kept."""
+        """Return the promise of this id, open or ended, or None if it is no longer kept."""
         return self._all.get(request_id)
 
     def seen(self, asked: Promise) -> Promise | None:
         """Return the promise that an earlier copy of this request made, or None. Raises a Refusal
-        if that was another request."""
+        (400) if its id was used for another request."""
         found = self._all.get(asked.request_id)
         if found and (found.kind, found.fingerprint) != (asked.kind, asked.fingerprint):
             raise bad(
@@ -95,8 +97,8 @@ class Promises:
         return found
 
     def check_room(self, size: int) -> None:
-        """Refuse (429) another request of `size` bytes that would exceed the limits on waiting
-        ones."""
+        """Raise a Refusal (429) if another request of `size` bytes would exceed the limits on open
+        ones, by number or bytes. The first request with a body always has room for its bytes."""
         if self.open >= self._limits.max_queue:
             raise busy(f"{self.open} requests are queued, the limit")
         if self.request_bytes and self.request_bytes + size > self._limits.max_queued_bytes:
@@ -105,15 +107,17 @@ class Promises:
             )
 
     def add(self, promise: Promise) -> None:
-        """Keep a new promise."""
+        """Keep a new promise, which counts as open until `end`. Its id is not in use (`seen`), and
+        limits are not checked."""
         self._all[promise.request_id] = promise
         self.open += 1
         self.request_bytes += promise.request_bytes
         self.idle.clear()
 
     def follow(self, promise: Promise, future: Future[Any], then: Callable[[Any], object]) -> None:
-        """Fulfill the promise with `then` of another thread's result; that thread computes and
-        encodes it."""
+        """Fulfill the promise with `then` of the result of `future`; the thread that computes it
+        also encodes it. An exception, of `then` too, ends the promise with an error. Call it on the
+        event loop."""
         loop = asyncio.get_running_loop()
         promise.cancel = future.cancel
 
@@ -133,7 +137,8 @@ class Promises:
         future.add_done_callback(finish)
 
     def end(self, promise: Promise, result: object, error: BaseException | None = None) -> None:
-        """Fulfill a promise, or end it with an error. A promise that has ended stays unchanged."""
+        """Fulfill a promise whose body is set, or end it with an error, on the event loop; then
+        call its `on_end` and `on_done`. A promise that has ended stays unchanged."""
         if promise.done.is_set():
             return
         if error is not None:
@@ -153,7 +158,8 @@ class Promises:
             self.on_done(promise, result)
 
     def unfetched(self) -> int:
-        """Return the number of recent results that were not fetched."""
+        """Return the number of results that were not fetched, of requests accepted in the last two
+        minutes."""
         recent = time.monotonic() - KEPT_AFTER_FETCH_S
         return sum(
             p.fetched is None and p.done.is_set() and p.created >= recent
@@ -161,7 +167,8 @@ class Promises:
         )
 
     def sweep(self) -> None:
-        """Forget results that were fetched a while ago, or not fetched for long."""
+        """Forget results that were fetched more than two minutes ago, or accepted more than an hour
+        ago and not fetched. Open promises stay."""
         now = time.monotonic()
 
         def is_old(promise: Promise) -> bool:
@@ -174,7 +181,8 @@ class Promises:
         self.drop(lambda promise: promise.done.is_set() and is_old(promise))
 
     def drop(self, which: Callable[[Promise], bool], error: Exception | None = None) -> None:
-        """Forget promises. Those that are still open are cancelled and end with `error`."""
+        """Forget the promises of which `which` is true. Those that are still open are cancelled and
+        end with `error`; give one unless all have ended."""
         for promise in [promise for promise in self._all.values() if which(promise)]:
             if promise.cancel is not None:
                 promise.cancel()
@@ -183,5 +191,5 @@ class Promises:
 
 
 def unchanged(result: Any) -> Any:
-    """The result itself."""
+    """Return the result itself: the default `then` of a request."""
     return result

@@ -52,12 +52,15 @@ class ServiceCalls:
     restart."""
 
     def __init__(self, core: Core) -> None:
+        """Make the secret part of download addresses, which is new for each server."""
         self._core = core
         # A part of the files' addresses, which the SDK fetches without a key.
         self.secret = secrets.token_urlsafe()
 
     def create(self, request: types.CreateSessionRequest) -> types.CreateSessionResponse:
-        """Create a session. One whose answer was lost stays empty."""
+        """Create a session, of which a record is written. A repeated request creates another, so
+        one whose answer was lost stays empty. Raises a Refusal while the server is shutting
+        down."""
         self._core.refuse_when_draining()
         record = request.model_dump(
             mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"}
@@ -65,13 +68,14 @@ class ServiceCalls:
         return types.CreateSessionResponse(session_id=self._core.create_session(record))
 
     def heartbeat(self, request: types.SessionHeartbeatRequest) -> types.SessionHeartbeatResponse:
-        """Mark the client as alive."""
+        """Mark the client as alive. Raises a Refusal if its session is unknown or finished."""
         self._core.session(request.session_id)
         return types.SessionHeartbeatResponse()
 
     def finish(self, session_id: str, data: Mapping[str, Any]) -> None:
-        """End a client's session. Its models are freed and its checkpoints stay; the first reason
-        is recorded."""
+        """End a client's session for good. Its models, samples and sampling sessions are freed and
+        its checkpoints stay; the first reason is recorded, and later calls do nothing. Raises a
+        Refusal for an unknown session or a malformed reason."""
         request = validated(_Finish, data)
         record = self._core.store.read_session(session_id)
         if request.reason.get("type") not in ("success", "errored", "interrupted"):
@@ -89,8 +93,9 @@ class ServiceCalls:
             core.unload(run)
 
     def capabilities(self, wanted: str | None) -> ServiceCapabilities:
-        """Return the models known by name (mapped ones, the built-in one, those in memory), and
-        `wanted` if it can be loaded."""
+        """Return the models known by name (mapped ones, the built-in one, those in memory) with
+        their contexts in tokens, and `wanted` if it can be loaded (None: no other). If it cannot,
+        the answer says why. Nothing is loaded."""
         core, refused = self._core, None
         contexts = core.service.contexts()
         for asked, local in core.models.items():
@@ -106,34 +111,38 @@ class ServiceCalls:
         )
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
-        """Return training runs, newest first."""
+        """Return training runs, newest first, of the query's `limit` (default 20) and `offset`.
+        Raises a Refusal if these are not whole numbers."""
         found, cursor = _page(self._core.store.runs(), query, 20)
         return types.TrainingRunsResponse(
             training_runs=[self._run(record) for record in found], cursor=cursor
         )
 
     def run(self, run_id: str) -> types.TrainingRun:
-        """Return one training run."""
+        """Return one training run. Raises a Refusal if it is unknown."""
         return self._run(self._core.store.run(run_id))
 
     def checkpoints_of(self, run_id: str) -> types.CheckpointsListResponse:
-        """Return the checkpoints of a run."""
+        """Return all checkpoints of a run, newest first. Raises a Refusal if the run is unknown."""
         found = self._core.store.checkpoints(self._core.store.run(run_id).run_id)
         return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found])
 
     def checkpoints(self, query: Mapping[str, str]) -> types.CheckpointsListResponse:
-        """Return all checkpoints, newest first."""
+        """Return the checkpoints of all runs, newest first, of the query's `limit` (default 100)
+        and `offset`. Raises a Refusal if these are not whole numbers."""
         found, cursor = _page(self._core.store.checkpoints(), query, 100)
         return types.CheckpointsListResponse(
             checkpoints=[_checkpoint(c) for c in found], cursor=cursor
         )
 
     def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
-        """Return session ids, newest first."""
+        """Return session ids, newest first, finished ones too, of the query's `limit` (default 20)
+        and `offset`. Raises a Refusal if these are not whole numbers."""
         return types.ListSessionsResponse(sessions=_page(self._core.store.sessions(), query, 20)[0])
 
     def session(self, session_id: str) -> types.GetSessionResponse:
-        """Return a session's contents."""
+        """Return a session's runs, its sampling sessions in memory, and its metadata. Raises a
+        Refusal if it is unknown."""
         record = self._core.store.read_session(session_id)
         return types.GetSessionResponse(
             training_run_ids=self._core.store.runs_of(session_id),
@@ -145,8 +154,8 @@ class ServiceCalls:
     def external_urls(
         self, checkpoint: Checkpoint, server: str
     ) -> types.ExternalWeightsUrlsResponse:
-        """Return an address for each file of an external checkpoint. An address works without a
-        key."""
+        """Return an address below `server` for each file of an external checkpoint. An address
+        works without a key, for as long as this server runs."""
         folder = f"{server}/download/{self.secret}/{checkpoint.run_id}/{checkpoint.checkpoint_id}"
         urls = {name: f"{folder}/{name}" for name in self._files(checkpoint)}
         never = datetime.max.replace(tzinfo=UTC)
@@ -160,10 +169,12 @@ class ServiceCalls:
         return web.FileResponse(found)
 
     def _files(self, checkpoint: Checkpoint) -> dict[str, Path]:
+        """Return the files of an external checkpoint's folder by name, sorted."""
         return {file.name: file for file in sorted(self._core.store.file_of(checkpoint).iterdir())}
 
     def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
-        """Return the origin of a checkpoint, for clients that load it."""
+        """Return the base model and adapter settings of a checkpoint, for clients that load it; its
+        file is read. Raises a Refusal if it is unknown."""
         checkpoint = self._core.store.find(request.tinker_path, "state", "sampler")
         meta = read_state(self._core.store.file_of(checkpoint)).meta
         return types.WeightsInfoResponse(
@@ -176,7 +187,8 @@ class ServiceCalls:
         )
 
     def _run(self, record: RunRecord) -> types.TrainingRun:
-        """Return a run as the SDK lists it, with its last checkpoints."""
+        """Return a run as the SDK lists it, with its last training checkpoint and its last sampler
+        weights."""
         found = self._core.store.checkpoints(record.run_id)
         last = {c.kind: _checkpoint(c) for c in reversed(found)}
         return types.TrainingRun(
@@ -196,7 +208,7 @@ class ServiceCalls:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
-    """Return a checkpoint as the SDK lists it."""
+    """Return a checkpoint as the SDK lists it, where kind `state` is called `training`."""
     return types.Checkpoint(
         checkpoint_id=checkpoint.checkpoint_id,
         checkpoint_type="training" if checkpoint.kind == "state" else checkpoint.kind,
@@ -208,7 +220,9 @@ def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
 
 
 def _page(found: list[T], query: Mapping[str, str], limit: int) -> tuple[list[T], types.Cursor]:
-    """Return the requested part of a list, of `limit` entries by default, and its position."""
+    """Return the part of a list that the query's `offset` (default 0) and `limit` ask for, at most
+    1,000 entries, and its position. Raises a Refusal (400) if these are not whole numbers; values
+    out of range are clipped."""
     try:
         limit, offset = int(query.get("limit", limit)), int(query.get("offset", 0))
     except ValueError:

@@ -41,6 +41,8 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
     """An HTTP answer other than success. `retry_after_s` is when the client should try again."""
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        """Make the message one line of at most 1,000 characters. `retry_after_s` None: no time is
+        named."""
         super().__init__(" ".join(message.split())[:LONGEST_MESSAGE])
         self.status = status
         self.retry_after_s = retry_after_s
@@ -60,7 +62,8 @@ def unknown(what: str) -> Refusal:
 
 
 def category(error: BaseException) -> str:
-    """Return whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
+    """Return `user` for a failure that the request caused (InputError, CheckpointError, Refusal),
+    else `server`, as the SDK's `RequestErrorCategory` names them."""
     return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER
 
 
@@ -80,7 +83,7 @@ class PassRequest:
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body."""
+    """Return the JSON object of a body. Raises a Refusal (400) for anything else."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -91,7 +94,8 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
-    """Return `data` as one of the SDK's request types."""
+    """Return `data` as one of the SDK's request types. Raises a Refusal (400) that names the first
+    faulty field."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -103,19 +107,23 @@ def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
 
 
 def checked_seq(seq_id: int | None, name: str = "seq_id") -> int:
-    """Return a sequence number chosen by a client, if it is valid. Every request has one."""
+    """Return a sequence number chosen by a client, unchanged. Raises a Refusal (400), with the
+    field's `name`, if it is missing or out of range."""
     if seq_id is None or not 0 <= seq_id <= MAX_SEQ_ID:
         raise bad(f"{name}={seq_id} must be from 0 to {MAX_SEQ_ID}")
     return seq_id
 
 
 def digest(body: bytes) -> bytes:
-    """Return a digest that distinguishes different requests with the same number."""
+    """Return a 16-byte digest of a request, by which a retry is told from another request with the
+    same number."""
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def read_pass(body: bytes) -> PassRequest:
-    """Read a forward or forward_backward request; its provenance spans are ignored."""
+    """Read a forward or forward_backward request; its provenance spans are ignored. A faulty datum
+    becomes the request's `fault`, so that it fails in its turn. Raises a Refusal if the message
+    itself cannot be read or has no valid number."""
     try:
         message = pb.ForwardBackwardRequest.FromString(body)
     except DecodeError as error:
@@ -143,7 +151,8 @@ def read_pass(body: bytes) -> PassRequest:
 
 
 def _datum(index: int, message: pb.Datum) -> types.Datum:
-    """Decode one example. Raises a Refusal that names it."""
+    """Decode the example at `index`. Raises a Refusal that names it, also for chunks other than
+    text."""
     where = f"datum {index}"
     tokens: list[int] = []
     for chunk in message.model_input:
@@ -160,7 +169,8 @@ def _datum(index: int, message: pb.Datum) -> types.Datum:
 
 
 def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
-    """Decode a dense tensor, or a sparse one as dense. Raises a Refusal."""
+    """Decode a dense tensor, or a sparse one as dense, of float32 or int64. Raises a Refusal that
+    names `where` if bytes and shape disagree or a sparse one is too large."""
     if message.dtype not in _DTYPES:
         raise bad(f"{where}: dtype {message.dtype} must be float32 or int64")
     dtype, shape = _DTYPES[message.dtype], list(message.shape)
@@ -182,7 +192,8 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
 
 
 def encoded(result: object) -> tuple[bytes, str]:
-    """Return a result's body and content type: protobuf for samples and passes, else JSON."""
+    """Return a result's body and content type: protobuf for samples and passes, JSON for the SDK's
+    other models. Other results are not allowed."""
     if isinstance(result, BaseModel):
         return result.model_dump_json(exclude_none=True).encode(), "application/json"
     if isinstance(result, types.SampleResponse):
@@ -192,7 +203,8 @@ def encoded(result: object) -> tuple[bytes, str]:
 
 
 def _sample(result: types.SampleResponse) -> pb.SampleResponse:
-    """Encode a response of sampling: little-endian tokens and log-probabilities."""
+    """Encode a response of sampling: tokens as int32 and log-probabilities as float32,
+    little-endian. Prompt scores are included if there are any."""
     message = pb.SampleResponse()
     for sequence in result.sequences:
         into = message.sequences.add(stop_reason=_STOP[sequence.stop_reason])
@@ -214,8 +226,8 @@ def _sample(result: types.SampleResponse) -> pb.SampleResponse:
 
 
 def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
-    """Encode the result of a pass: each output of all datums in one field, with offsets in
-    bytes."""
+    """Encode the result of a pass: each output of all datums, as float32, in one field, with
+    offsets in bytes. Every datum has the outputs of the first."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type=result.loss_fn_output_type)
     record = message.loss_fn_outputs.add(num_datums=len(result.loss_fn_outputs))
     for name in result.loss_fn_outputs[0] if result.loss_fn_outputs else ():
