@@ -108,6 +108,14 @@ def test_a_run_is_deleted_only_for_one_that_starts(tmp_path):
     with refused("max_tokens_total"):
         train_command({**again, "max_tokens_total": "1"})
     assert {*tmp_path.rglob("*")} == before | {tmp_path / LOCK}
+    # As a start leaves it that is killed once it has set the earlier run aside.
+    (tmp_path / ".replaced").mkdir()
+    for name in ("config.json", "checkpoints"):
+        (tmp_path / name).rename(tmp_path / ".replaced" / name)
+    (tmp_path / "begun.json").write_text('{"model_name": "tiny"}')
+    with refused("max_tokens_total"):
+        train_command({**again, "max_tokens_total": "1"})
+    assert {*tmp_path.rglob("*")} == before | {tmp_path / LOCK}
     assert train_command(again) == 0
     assert not {tmp_path / ".replaced", tmp_path / "checkpoints" / "000003"} & {*tmp_path.rglob("*")}
 

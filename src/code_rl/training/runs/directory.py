@@ -54,18 +54,20 @@ class Claim:
     cleared: bool = False
 
     def clear(self) -> None:
-        """Set aside the earlier run, or the files of an interrupted deletion or start. A start that
-        fails puts them back."""
+        """Set aside the earlier run, or the files of an interrupted start. A start that fails puts
+        them back. If an interrupted start has set files aside, its own files of the same names are
+        deleted."""
         aside = self.path / REPLACED
-        if aside.exists():  # of a process that was killed while it replaced a run
-            shutil.rmtree(aside)
         self.cleared = True
-        entries = {*self.path.iterdir()} - {self.path / name for name in (LOCK, BEGUN)}
+        entries = {*self.path.iterdir()} - {self.path / name for name in (LOCK, BEGUN, REPLACED)}
         if entries:
-            aside.mkdir(mode=0o700)
+            aside.mkdir(mode=0o700, exist_ok=True)
         # The settings first: what is left is then not taken for a run.
         for entry in sorted(entries, key=lambda entry: entry.name != CONFIG):
-            entry.rename(aside / entry.name)
+            if (aside / entry.name).exists():
+                _delete(entry)
+            else:
+                entry.rename(aside / entry.name)
 
     def begin(self) -> None:
         """Delete the files that were set aside: the run has started."""
@@ -96,8 +98,9 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
         begun = (path / BEGUN).read_text("utf-8") if (path / BEGUN).exists() else None
         try:
             yield claim
-        except Exception:
-            if not (claim.started or claim.resumes):
+        except BaseException as error:
+            ends = isinstance(error, Exception) or (path / REPLACED).exists()
+            if ends and not (claim.started or claim.resumes):
                 with contextlib.suppress(OSError):
                     _undo(claim, made, begun)
             raise
@@ -107,18 +110,19 @@ def _undo(claim: Claim, made: bool, begun: str | None) -> None:
     """Remove the files of a start that failed, and the directory if it was `made` for it. Put back
     the files that were set aside, and the settings `begun` of an interrupted start."""
     path, aside = claim.path, claim.path / REPLACED
-    if made or claim.cleared:
+    replaced = aside.exists()
+    if made or claim.cleared or replaced:
         clear(path, {VLLM_LOG} if made else {VLLM_LOG, LOCK, REPLACED})
     (path / BEGUN).unlink(missing_ok=True)
-    if begun is not None:
-        write_atomically(path / BEGUN, begun)
     if made:
         path.rmdir()
-    elif aside.exists():
+    elif replaced:
         # The settings last: with them the run is whole again.
         for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == CONFIG):
             entry.rename(path / entry.name)
         aside.rmdir()
+    elif begun is not None:
+        write_atomically(path / BEGUN, begun)
 
 
 def new_folder(prefix: str = "") -> Path:
@@ -138,7 +142,12 @@ def clear(path: Path, kept: Set[str] = frozenset({LOCK, BEGUN})) -> None:
     stay."""
     (path / CONFIG).unlink(missing_ok=True)
     for entry in {*path.iterdir()} - {path / name for name in kept}:
-        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        _delete(entry)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, a folder, or a link."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def begun_settings(path: Path, behavior: Behavior, recipe: str | None) -> dict[str, Any] | None:
