@@ -94,7 +94,9 @@ def evaluate(
     checkpoint: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Run `evaluate_async` and wait for it. A `policy` is evaluated in its own event loop."""
+    """Run `evaluate_async` and wait for it; a running event loop is blocked meanwhile. Raises
+    ConfigError for a `policy`, which belongs to the event loop that made it, and the errors of
+    `evaluate_async`."""
     if "policy" in settings:
         raise ConfigError(
             "policy= belongs to the event loop that made it; await evaluate_async(…, policy=…) "
@@ -112,7 +114,8 @@ class TrainingResult:
     metrics: Sequence[Mapping[str, Any]] = field(repr=False)
 
     def frame(self) -> Any:
-        """Return the metrics as a `pandas.DataFrame` by step. Raises ConfigError without pandas."""
+        """Return the metrics as a `pandas.DataFrame`, indexed by step (−1: before training). Raises
+        ConfigError without pandas."""
         try:
             import pandas as pd
         except ImportError:
@@ -144,7 +147,8 @@ async def train_async(**settings: Any) -> TrainingResult:
 
 
 def train(**settings: Any) -> TrainingResult:
-    """Run `train_async` and wait for it."""
+    """Run `train_async` and wait for it, with its settings and errors; a running event loop is
+    blocked meanwhile. Ctrl-C interrupts the run, which can then be resumed."""
     return wait_for(train_async(**settings))
 
 
@@ -156,9 +160,10 @@ def report(
     browse: bool = True,
 ) -> Path:
     """Write a run's page into the file `out` (None: `report.html` in its directory), with the runs
-    in `compare` beside it; open it in the browser and return its path.
+    in `compare` beside it; open it in the browser if `browse`, and return its absolute path.
 
-    Raises DataError if there is no run, ConfigError if `out` cannot be written.
+    Raises DataError if there is no run, ConfigError if `out` cannot be written or more than seven
+    runs are compared.
     """
     import webbrowser
 
@@ -183,7 +188,8 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_typed(name: str, value: Any) -> Any:
-    """Convert a Python value to the text that the command line takes; objects go by name."""
+    """Convert the Python value of a setting to the form that the command line gives; an object for
+    a setting of text gets a name, by which this process finds it again."""
     import chz
 
     if isinstance(value, Path):
@@ -214,8 +220,9 @@ def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:
 def _settings(
     policy: Policy | None, checkpoint: str | Path | None, given: Mapping[str, Any]
 ) -> tuple[Config, str | None]:
-    """Return the settings of an evaluation, and the path of the weights (None: the base model). A
-    given setting without effect is refused."""
+    """Return the settings of an evaluation, and the path of the weights (None: the base model, or
+    `policy`). Raises ConfigError for a given setting without effect, for both a policy and a
+    checkpoint, and for a checkpoint that does not exist."""
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are both given; give one of them")
@@ -240,8 +247,13 @@ async def held_out_splits(
     config: Config,
     limit: int,
 ) -> Mapping[str, Sequence[Problem]]:
-    """Return held-out problems by split, `limit` each. Problems given as a list are the split
-    `test`."""
+    """Return held-out problems by split. Problems given as a list are the split `test`; given ones
+    are limited to `limit` per split (-1: all), those of a data set (None: the run's own) to
+    `config.eval_limit`. The choice is the same each time.
+
+    Raises ConfigError for a single problem or an unknown data set, and DataError for unusable
+    files.
+    """
 
     if isinstance(problems, Problem):
         raise ConfigError("problems= is one problem; give a list: [problem]")
@@ -259,7 +271,9 @@ async def held_out_splits(
 
 @contextlib.asynccontextmanager
 async def opened_policy(config: Config, state_path: str | None) -> AsyncIterator[Policy]:
-    """Open a policy with these settings and a sandbox of its own."""
+    """Open a policy with these settings, the weights at `state_path` (None: the base model) and a
+    sandbox of its own; the block's end closes all. Raises ConfigError if the sandbox or a part
+    cannot be used."""
 
     environment = environment_of(config)
     async with contextlib.AsyncExitStack() as stack:

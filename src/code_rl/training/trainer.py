@@ -47,8 +47,8 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def confirm(config: Config, resumes: bool) -> None:
-    """Print what a remote back end will train and for how long; ask once for confirmation if
-    nothing bounds the cost.
+    """Print what a remote back end will train and for how long; on a paid one, ask once for
+    confirmation if nothing bounds the cost. Does nothing for the embedded engine.
 
     Raises ConfigError without a terminal, or for any answer but yes. Resuming an unbounded run does
     not ask again.
@@ -82,6 +82,8 @@ def confirm(config: Config, resumes: bool) -> None:
 
 
 def _had_no_end(log_path: Path) -> bool:
+    """Return True if the run in a directory has no limit of steps, tokens or cost. Raises
+    ConfigError if its settings cannot be read."""
     was = make_config({}, settings_of(log_path))
     return not any((getattr(was, name) or 0) > 0 for name in LIMITS)
 
@@ -90,8 +92,13 @@ async def train_run(
     config: Config, given: Path | None, resumes: bool, *, signals: bool = False
 ) -> tuple[int, Path]:
     """Confirm the cost, assemble a run in the `given` directory (None: a new one), train, and write
-    the report. Return the exit code and the run directory. With `signals` a SIGINT or SIGTERM to
-    the process ends the run after the current step."""
+    the report. Return the exit code (0, or 128 plus the number of the signal that ended it) and the
+    run directory. With `signals` a SIGINT or SIGTERM to the process ends the run after the current
+    step.
+
+    A run that has done its steps gets a report, and the code 0. An expected error is raised as a
+    CodeRLError with the command that resumes; a programming error passes unchanged.
+    """
     from code_rl.loop import train
 
     share_cores()
@@ -151,8 +158,8 @@ def _report(log_path: Path) -> str:
 
 
 def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
-    """Print the main settings. The first line says if the run is new, since a mistyped `log_path`
-    would otherwise begin one silently."""
+    """Print the main settings, then a notice for each doubtful or unused one. The first line says
+    if the run is new, since a mistyped `log_path` would otherwise begin one silently."""
     config = run.config
     beginning = "new" if config.log_path is None else "new: log_path holds no earlier one"
     if config.init_from is not None:
@@ -182,7 +189,8 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
 
 
 def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
-    """Return the next commands: the same run with twice its limits, and another model."""
+    """Return the next commands (with `command`; else library calls): the same run with twice its
+    limits and, after the built-in model, another model."""
     limits = {name: getattr(config, name) or 0 for name in LIMITS}
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
     hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
@@ -195,7 +203,8 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
 
 
 def _again(command: bool, **settings: str | float) -> str:
-    """Return how to train with these settings: as a command, or as a call of the library."""
+    """Return how to train with these settings: as a shell command if `command`, or as a call of the
+    library."""
     if not command:
         values = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return f"code_rl.train({values})"
@@ -212,6 +221,8 @@ class _Signals:
     """
 
     def __init__(self, console: Console) -> None:
+        """Handle no signal yet; `caught` does. `asked` is the event that stops the loop, `code` the
+        exit code (0 without a signal)."""
         self.asked = asyncio.Event()
         self.hint = ""
         self.code = 0
@@ -220,8 +231,9 @@ class _Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle both signals during the block. It must run in the task that an evaluation belongs
-        to."""
+        """Handle both signals during the block, in the main thread; afterwards they end the
+        process. It must run in the task that an evaluation belongs to, since an interrupted
+        evaluation cancels that task."""
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         for number in _STOPS:
             on_loop_signal(loop, number, self._on_first_signal, number, task)

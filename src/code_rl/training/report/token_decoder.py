@@ -17,12 +17,14 @@ class TokenDecoder:
     the last of them."""
 
     def __init__(self, tokenizer: Any) -> None:
+        """Take a tokenizer of the library `tokenizers`, by which ids are looked up once."""
         self._tokenizer = tokenizer
         self._known: dict[int, bytes] = {}
 
     def split(self, tokens: Sequence[int]) -> list[str]:
-        """Return one string per token. Joined, they are the text that the model wrote, special
-        tokens included."""
+        """Return one string per token, which may be empty: a character that several tokens share
+        belongs to the last. Joined, they are the text that the model wrote, special tokens
+        included."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         last = len(tokens) - 1
         return [
@@ -31,7 +33,8 @@ class TokenDecoder:
         ]
 
     def join(self, tokens: Sequence[int]) -> str:
-        """Return the text of all tokens."""
+        """Return the text of all tokens, special tokens included; invalid UTF-8 is replaced by
+        U+FFFD."""
         return b"".join(map(self._bytes, tokens)).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
@@ -51,7 +54,8 @@ def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
 
 
 def load_pieces(log_path: Path) -> TokenDecoder | None:
-    """Return the run's copy of its tokenizer, or None if it has none."""
+    """Return the decoder of the run's copy of its tokenizer, or None if it has none. A damaged copy
+    raises the library's exception."""
     from tokenizers import Tokenizer
 
     path = log_path / TOKENIZER
