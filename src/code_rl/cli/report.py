@@ -44,7 +44,9 @@ class ReportConfig:
 
 
 def report_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl report` and return the exit code."""
+    """Run `code-rl report` with its settings as text and return the exit code, 0. The page is not
+    opened. Raises DataError for a directory without a run, ConfigError for a wrong setting or an
+    `out` that cannot be written."""
 
     config = make_settings(ReportConfig, given)
     if config.log_path is None:

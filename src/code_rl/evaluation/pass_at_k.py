@@ -36,7 +36,7 @@ class Estimate:
 
 
 def rate(value: float, ends: Sequence[float]) -> str:
-    """Return a rate with its interval as text, in per cent."""
+    """Return a rate with its interval (low, high), all from 0 to 1, as text in per cent."""
     low, high = ends
     return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -61,7 +61,8 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 @lru_cache(1)  # consecutive figures of a benchmark use the same weights
 def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Return, for each resample: the weights of the problems [RESAMPLES, problems], those of the
-    two bounds, and their sum."""
+    two bounds, and their sum. They are the same for the same number of problems, so intervals can
+    be repeated; they must not be changed in place."""
     rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
     at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
@@ -112,7 +113,7 @@ def crossed_difference(
 
 def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     """Return the weighted sum of independent estimates with its 95% interval (G. Y. Zou and A.
-    Donner, 2008); a negative weight subtracts.
+    Donner, 2008); a negative weight subtracts. There is at least one part.
 
     Each bound is computed from the parts' bounds in its direction. For two rates with Wilson's
     intervals this is Newcombe's interval. `problems` counts the parts that are added.
@@ -141,7 +142,8 @@ class SampleOutcome:
 
     @property
     def judged(self) -> bool:
-        """True if the verdict is about the program."""
+        """True if the verdict is about the program; False for `sandbox_error` and
+        `checker_error`."""
         return not self.kind.undecided
 
     @property
@@ -170,8 +172,9 @@ class Figures:
 
 
 def figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures:
-    """Return the figures of completions by problem, for each k of `ks`. Raises SandboxError if no
-    completion has a verdict."""
+    """Return the figures of completions by problem, for each k of `ks`. Completions without a
+    verdict count for the rates and tokens, not for pass@k. Raises SandboxError if no completion has
+    a verdict."""
     everything = [outcome for outcomes in outcomes_P for outcome in outcomes]
     counted_P = [counts for outcomes in outcomes_P if (counts := verdict_counts(outcomes))[0]]
     if not counted_P:
