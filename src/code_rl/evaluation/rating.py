@@ -92,7 +92,7 @@ def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> Co
 
 
 def _rating_at(ratings_N: np.ndarray, place: int) -> int:
-    """Return the largest integer rating from 0 whose expected place is `place` or worse, at most
+    """Return the largest integer rating from 0 whose expected place is `place` or worse, less than
     100 above the best participant's. There is at least one participant."""
     low, high = 0, int(ratings_N.max()) + HEADROOM
     while high - low > 1:

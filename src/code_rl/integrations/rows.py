@@ -38,7 +38,8 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return a message's text: none (as beside a tool call), one text, or the text of its parts."""
+    """Return a message's text: "" without one (as beside a tool call), one text, or the text of its
+    parts."""
     content = message.get("content") or ""
     return (
         content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
@@ -46,10 +47,12 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def why(verdict: Verdict) -> str:
-    """Return the reason for a missing verdict, for a message."""
+    """Return the reason for a missing verdict as text, for a message; `verdict` is undecided."""
     return f"{verdict.kind}: {verdict.failure.message if verdict.failure else 'no reason given'}"
 
 
 @lru_cache(_KEPT)
 def _parsed(problem: str) -> Problem:
+    """Return the problem of a row's native JSON; the last 64 stay parsed. Raises DataError for
+    anything else."""
     return parse_problem(problem.encode("utf-8", "surrogatepass"), "the row's problem")
