@@ -117,6 +117,7 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
     say = functools.partial(print, flush=True)
 
     async def audited() -> Scorecard:
+        """Grade the corpus, and close the grader in the same event loop."""
         async with contextlib.aclosing(grader):
             return await audit_grader(grader, corpus, config.concurrency, say)
 
@@ -148,7 +149,8 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
 
 
 def _write(card: Scorecard, out: Path) -> None:
-    """Write the card as JSON and as a page. Raises ConfigError if `out` cannot be written."""
+    """Write the card as `audit.json` and as the page `audit.html` into the existing folder `out`,
+    replacing earlier ones, and print their paths. Raises ConfigError if they cannot be written."""
     with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
         write_atomically(out / "audit.html", render(card))

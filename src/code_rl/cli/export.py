@@ -195,7 +195,9 @@ def _adapter(origin: _Origin) -> Adapter:
 
 
 def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
-    """Load `base` with a class of transformers. Raises ConfigError that begins with `refusal`."""
+    """Load `base`, a folder or hub id, with a class of transformers; `how` are further arguments of
+    its `from_pretrained`. Raises ConfigError that begins with `refusal` for any OSError or
+    ValueError."""
     try:
         return kind.from_pretrained(base, **how)
     except (OSError, ValueError) as error:

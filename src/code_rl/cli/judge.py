@@ -41,7 +41,8 @@ class JudgeConfig(SandboxOptions):
 
     @chz.validate
     def _distinct(self) -> None:
-        """Raise ConfigError if `out` is compressed, or is a file that is read."""
+        """Raise ConfigError if `out` is compressed, or is a file that is read, also through a
+        link."""
         if self.out.endswith((".gz", ".zst")):
             raise ConfigError(f"out={self.out}: verdicts are plain lines of JSON; name a .jsonl")
         for name in ("dataset", "programs"):

@@ -36,7 +36,8 @@ class ReportConfig:
 
     @chz.validate
     def _fits(self) -> None:
-        """Raise ConfigError for settings without effect."""
+        """Raise ConfigError for `compare` or `out` without `log_path`, and for `out` with
+        `format=text`."""
         if self.log_path is None and (self.compare, self.out) != (None, None):
             raise ConfigError("log_path= is missing: compare= and out= are about a run's report")
         if self.format == "text" and self.out is not None:

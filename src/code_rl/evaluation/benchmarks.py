@@ -103,6 +103,7 @@ def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) 
     )
 
     def build(view: ProblemView, text: str) -> list[Message]:
+        """Return the conversation of the template, or `style`'s own with the system message."""
         return template(view) if own is None else with_system(own(view, text), system_prompt)
 
     said = "" if system_prompt is None else f", system prompt {system_prompt!r}"
@@ -146,7 +147,7 @@ class Benchmark:
 
 def check_name(name: str, data: str | None) -> None:
     """Raise ConfigError if `name` is no benchmark, no file or folder of problems, and no importable
-    object."""
+    object, or if `data` (None: not given) has no effect on it. Files are not read."""
     files = is_files(name)
     if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")

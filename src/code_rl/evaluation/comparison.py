@@ -87,7 +87,8 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest of an evaluation's folder. Raises ConfigError if it holds none."""
+    """Return the manifest of an evaluation's folder. Raises ConfigError if it holds none, or one
+    that cannot be read."""
     manifest = read_manifest(path)
     if "identity" not in manifest:
         raise ConfigError(f"compare: {path} holds no evaluation (no manifest.json)")

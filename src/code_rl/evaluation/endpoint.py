@@ -87,7 +87,7 @@ class Endpoint(CompletionGenerator):
         )
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections; `complete` fails afterwards."""
         await self._client.close()
 
     async def _request_sample(self, request: CompletionRequest, number: int) -> Sample:
@@ -118,7 +118,9 @@ class Endpoint(CompletionGenerator):
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> Any:
-        """Return the server's answer. Raises CompletionError, ConfigError, or BackendError.
+        """Return the server's answer to one request, which has a whole choice. Raises
+        CompletionError for this sample alone, ConfigError for a wrong address, model or key,
+        BackendError if the server is gone.
 
         A request that fails for `outage_timeout` while the server answers others is a missing
         sample. If no request is answered for so long, the evaluation stops.
@@ -202,6 +204,7 @@ def _connect(url: str, key: str | None, outage_timeout_s: float) -> Any:
     sent = SENT | {name.lower() for name in named}
 
     async def send_no_more(request: Any) -> None:
+        """Delete every header but those named, before the request is sent."""
         for name in set(request.headers) - sent:
             del request.headers[name]
 

@@ -65,7 +65,8 @@ class CompletionRequest:
 
     @property
     def opening(self) -> Sequence[Message]:
-        """The conversation up to the answer, for generators that answer once."""
+        """The conversation up to the answer, for generators that answer once: `messages`, or else
+        the course's prompt."""
         return Single().begin(self.problem.view()) if self.messages is None else self.messages
 
 
@@ -154,8 +155,8 @@ class PolicyGenerator:
 
 
 def _sample(group: Group, mode: Mode, number: int) -> Sample:
-    """Return one trajectory as a sample: its last answer, or the program if an environment found it
-    in its own way."""
+    """Return trajectory `number` of a group as a sample with its verdict: its last answer, or the
+    program if an environment found it in its own way. `seconds` are those of the whole group."""
     trajectory = group.trajectories[number]
     plain = extract_code(trajectory.text, group.problem.language) == trajectory.last.code
     return Sample(

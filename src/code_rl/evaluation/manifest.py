@@ -35,7 +35,8 @@ def code_version() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str | None:
-    """Return the commit of the source tree, or None outside one."""
+    """Return the commit of the source tree, or None outside one, without git, or after ten
+    seconds."""
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
         return (
@@ -75,7 +76,8 @@ def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) ->
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity with JSON's types, and its settings beside the rest."""
+    """Return an identity with JSON's types (a tuple becomes a list), and its settings beside the
+    rest; `identity` is not changed."""
     flat: dict[str, Any] = json.loads(json.dumps(identity))
     return {**flat.pop("settings", {}), **flat.pop("asked", {}), **flat}
 

@@ -71,7 +71,7 @@ def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
 
 def mean_with_interval(values_P: Sequence[float]) -> Estimate:
     """Return the mean of one value per problem, each from 0 to 1, with its 95% interval over
-    problems.
+    problems. There is at least one; equal values give equal intervals.
 
     If every value is 0 or 1 (one completion per problem), this is Wilson's interval. Otherwise it
     is Rubin's Bayesian bootstrap (2,000 seeded draws of weights) with half an assumed value at each
@@ -148,7 +148,7 @@ class SampleOutcome:
 
     @property
     def correct(self) -> bool:
-        """True when every test passed."""
+        """True if every test passed; False also without a verdict."""
         return self.kind is VerdictKind.PASSED
 
 

@@ -105,6 +105,7 @@ def _group(
     samples has a verdict, only `wanted_problems` and `problems` = 0."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
+        """Return the figures of one mode, or None if none of its samples has a verdict."""
         outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]
         judged = any(one.judged for outcomes in outcomes_P for one in outcomes)
         return figures(outcomes_P, ks) if judged else None

@@ -222,8 +222,9 @@ class Evaluation:
                 yield from (Work(entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
-        """Work on one item after the other; a problem is in memory only meanwhile. There are enough
-        workers that judging does not delay sampling."""
+        """Work on one item after the other, from an iterator that all workers share; a problem is
+        in memory only meanwhile. There are enough workers that judging does not delay sampling.
+        Raises CodeRLError if the evaluation must end."""
         for item in work:
             question, grader = self._ask(item.entry), None
             if self._executor is not None:

@@ -240,7 +240,8 @@ def _shown(results: Mapping[str, Any], out: Path, view: EvalView) -> bool:
 
 
 def _counts(found: Found, wanted: int) -> dict[str, int]:
-    """Return the counts of all samples: wanted = judged + without a verdict + missing."""
+    """Return the counts of all samples: `wanted` = judged + without a verdict + missing; those from
+    an earlier process are among them."""
     judged = sum(outcome.judged for outcome in found.outcomes.values())
     return {
         "samples_wanted": wanted,

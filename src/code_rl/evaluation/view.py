@@ -24,12 +24,14 @@ class VerdictView(View):
         passed, started = 0, time.perf_counter()
 
         def note(done: int) -> str:
+            """Return the number passed and the pace, as text beside the bar."""
             pace = done / max(time.perf_counter() - started, 1e-9)
             return f", {passed} passed, {pace:.1f} per second"
 
         with progress(self.console, "judged", total, note) as on_item:
 
             def on_verdict(verdict: Verdict) -> None:
+                """Count one verdict."""
                 nonlocal passed
                 passed += verdict.correct
                 on_item()
@@ -37,7 +39,8 @@ class VerdictView(View):
             yield on_verdict
 
     def undecided(self, counts: Mapping[Any, int], what: str) -> None:
-        """Print a sentence for each kind of verdict that decides nothing about the program."""
+        """Print a sentence for each kind of verdict in `counts` that decides nothing about the
+        program; `what` names the things counted."""
         for kind, why in (
             (VerdictKind.SANDBOX_ERROR, "about themselves; the same command judges them again"),
             (
@@ -127,7 +130,7 @@ class EvalView(VerdictView):
 
 
 def _of(results: Mapping[str, Any]) -> str:
-    """Return the benchmark with its release and window."""
+    """Return the benchmark's name with its release and window, if it has them."""
     return ", ".join(
         [
             results["benchmark"],

@@ -33,12 +33,12 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
 
     @staticmethod
     def type() -> str:
-        """Return the environment's name."""
+        """Return the environment's name, `code-rl-box`."""
         return "code-rl-box"
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """A box never has internet."""
+        """The capabilities for Harbor: a box never has internet."""
         return EnvironmentCapabilities(disable_internet=True)
 
     def _validate_definition(self) -> None:

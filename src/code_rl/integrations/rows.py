@@ -16,14 +16,16 @@ _KEPT = 64
 
 
 def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
-    """Return `prompt` (the opening messages) and `problem` (its native JSON as text, which every
-    table format keeps unchanged). The tests in it are only for the reward."""
+    """Return `prompt` (the opening messages by `template`) and `problem` (its native JSON as text,
+    which every table format keeps unchanged). The tests in it are only for the reward; the policy
+    must not see them."""
     return {"prompt": template(problem.view()), "problem": format_problem(problem)}
 
 
 async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:
     """Return the verdict on the last fenced block of an answer: a text, or messages whose last is
-    the answer.
+    the answer (none: an answer without a program). `problem` is that of `to_row`. It is judged in
+    the process's own sandbox.
 
     If `verdict.undecided`, nothing is known about the program; a reward of 0 would call it wrong.
     Raises DataError for a row without a problem.

@@ -132,12 +132,13 @@ async def assemble(
     stop: asyncio.Event,
     stack: contextlib.AsyncExitStack,
 ) -> Run:
-    """Build every part of a run, each from the earlier ones; `stack` closes them. The run directory
-    (None: a new one) is locked first. A run that `resumes` continues from its last good checkpoint.
+    """Build every part of a run, each from the earlier ones, and write its first files; `stack`
+    closes the parts. The run directory (None: a new one) is locked first. A run that `resumes`
+    continues from its last good checkpoint; otherwise an error leaves the directory as it was.
 
-    Raises CheckpointError if none is left, NothingLeftError if it has done `max_steps` steps and
-    its logs are complete, ConfigError or DataError for settings and prompts that do not fit the
-    model, and ConfigError if the first step could exceed a cap.
+    Raises CheckpointError if no checkpoint is usable, NothingLeftError if it has done `max_steps`
+    steps and its logs are complete, ConfigError or DataError for settings and prompts that do not
+    fit the model, and ConfigError if the first step could exceed a cap.
     """
     refuse_settings(config)
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
@@ -204,6 +205,8 @@ async def open_backend(
     folder = claim.path
 
     async def load(start: Start) -> Backend:
+        """Connect the back end with the weights of one start; `choose_start` tries the next if it
+        raises CheckpointError."""
         state = start.state_path(folder)
         if state is None and config.init_from is not None:
             state = find_checkpoint(config.init_from, config)

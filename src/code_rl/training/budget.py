@@ -103,7 +103,7 @@ class Budget:
 
     @property
     def capped(self) -> bool:
-        """True if there is a cap."""
+        """True if there is a cap on tokens or cost; only then are reservations made."""
         return self.max_tokens_total is not None or self.max_cost is not None
 
     def reserve(self, name: str, worst: Tokens) -> None:
@@ -120,10 +120,11 @@ class Budget:
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
     """Return the `[price]` table (money per million tokens: prefill, sample, train) and the
-    `[assume]` table of a forecast, if any.
+    `[assume]` table of a forecast, empty without one.
 
-    Raises ConfigError for a missing file. Raises DataError if it is not TOML, lacks a price, or has
-    a negative number.
+    Raises ConfigError for a file that cannot be opened. Raises DataError if it is not TOML, has an
+    unknown table, lacks a price or has an unknown one, or has a value that is no finite number of 0
+    or above.
     """
     try:
         with Path(path).expanduser().open("rb") as file:

@@ -65,7 +65,7 @@ class Console:
         self._headed = self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
-        """Print the main settings, one a line."""
+        """Print the main settings, one a line, with secrets replaced. There is at least one."""
         width = max(map(len, facts))
         for name, value in facts.items():
             self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
@@ -94,7 +94,7 @@ class Console:
         self._progress.start()
 
     def begin_step(self, step: int) -> None:
-        """Show that a step's sampling begins."""
+        """Show in the progress bar that a step's sampling begins."""
         self._progress.update(self._task, description=f"step {step}")
 
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -188,6 +188,7 @@ class _Notices(logging.Handler):
     """A log handler that prints warnings on the console."""
 
     def __init__(self, console: Console) -> None:
+        """Print warnings and errors on this console; other records are dropped."""
         super().__init__(logging.WARNING)
         self._console = console
 

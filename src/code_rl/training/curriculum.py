@@ -98,8 +98,8 @@ def weight_of(name: str, curriculum: Curriculum, history: History, step: int) ->
 
 
 def outcome(problem_id: str, kinds: Iterable[VerdictKind]) -> list[Outcome]:
-    """Return the outcome of one group as a list of one, or an empty list if no verdict is
-    decided."""
+    """Return the outcome of one group as a list of one, or an empty list if no verdict is decided.
+    `kinds` are the verdicts of its members."""
     decided = [kind is VerdictKind.PASSED for kind in kinds if not kind.undecided]
     return [(problem_id, sum(decided) / len(decided))] if decided else []
 

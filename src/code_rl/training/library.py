@@ -54,14 +54,15 @@ async def evaluate_async(
     the `eval/…` metrics of docs/metrics.md.
 
     The policy is a `checkpoint` (RUN or RUN/NAME, with that run's settings unless others are
-    given), or else `policy`, or else the base model `model_name`.
+    given), or else `policy`, which stays open, or else the base model `model_name`.
 
     The problems are a list, a mapping from split names to lists, or a value of `test_dataset=`.
     With None they are the run's held-out problems, or the built-in ones for a base model.
     `eval_limit` limits the problems per split, with the same choice each time; given problems are
     all used unless it is set.
 
-    Raises ConfigError for a setting that is unknown or would have no effect.
+    Raises ConfigError for a setting that is unknown or would have no effect, DataError for an empty
+    split, CheckpointError for a damaged checkpoint.
     """
 
     settings = _plain(settings)
@@ -128,11 +129,11 @@ RunLike = str | Path | TrainingResult
 
 async def train_async(**settings: Any) -> TrainingResult:
     """Train as `code-rl train` does, with the same settings. The `log_path` of an earlier run
-    resumes that run. `reward`, `advantage`, `loss`, `environment` and `prompt` may be objects;
-    `dataset` and `test_dataset` may be lists of problems.
+    resumes that run (None: a new directory). `reward`, `advantage`, `loss`, `environment` and
+    `prompt` may be objects; `dataset` and `test_dataset` may be lists of problems.
 
     Cancelling interrupts the run, which can then be resumed. Raises ConfigError for a wrong setting
-    before anything is written.
+    before anything is written, and another CodeRLError, with how to resume, if the run fails.
     """
 
     settings = _plain(settings)

@@ -264,6 +264,7 @@ class Batches:
             await self._side.rest()  # one evaluation at a time
 
         async def log() -> None:
+            """Evaluate if that is due, and write the step's line and the page."""
             evaluated = await evaluate_run(run, policy, step, full=full) if due else {}
             run.budget.settle(name, Tokens.of(evaluated))
             run.recorder.log_step(step, {**metrics, **evaluated})
@@ -281,6 +282,7 @@ class Batches:
         ahead = [batch for batch in self._batches.values() if step <= batch.step < behind]
 
         async def commit() -> None:
+            """Wait for the batches ahead, and record the checkpoint."""
             for batch in ahead:
                 await gather_tasks([*batch.slots, *batch.canaries])
             offset = step * run.shape.prompts

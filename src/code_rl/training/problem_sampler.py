@@ -107,7 +107,7 @@ class ProblemSampler:
 
     def longest(self, step: int) -> int:
         """Return the longest prompt that a step can have, resampled problems and canaries included,
-        in tokens."""
+        in tokens. Raises DataError if no prompt fits."""
         batches = [self.batch(step, n) for n in range(self._most + 1)] + [self.canaries(step)]
         return max(chosen.prompt_tokens for batch in batches for chosen in batch)
 

@@ -87,15 +87,16 @@ def passes_public(problem: Problem, verdict: Verdict) -> bool | None:
 
 
 def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the upper end of the 95% interval of FPR, or None without evidence.
+    """Return the upper end of the 95% interval of FPR (0 to 1) over the steps of `logged`, the
+    larger of canaries' and judged programs', or None without evidence.
 
     Programs that fail a test are evidence once one of them is paid: a reward that follows the
     verdict never pays any.
     """
 
     def rate(passed: str, programs: str, groups: str) -> Rate:
-        """Return the rate of paid programs over the run. Its interval counts groups, since
-        programs of a group are alike."""
+        """Return the rate of paid programs over the run, from the names of three counts. Its
+        interval counts groups, since programs of a group are alike."""
         paid, total, clusters = (
             sum(record.get(name) or 0 for record in logged) for name in (passed, programs, groups)
         )
@@ -130,8 +131,8 @@ def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, A
 
 
 def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> bool:
-    """True if the judge accepts a canary's answer, or the run's reward pays it in full, whatever it
-    takes off for the format."""
+    """Return True if the judge accepts a canary's answer, or the run's reward pays it in full,
+    whatever it takes off for the format. Raises ConfigError for a user's reward that fails."""
     reward = replace(objective.reward, format_coef=0.0).of(trajectory, problem)
     return trajectory.verdict.correct or (reward is not None and reward >= FULL_REWARD)
 

@@ -102,8 +102,8 @@ class Run:
 
     @cached_property
     def problem_sampler(self) -> ProblemSampler:
-        """The sampler of each batch's problems. Their prompts leave room for an answer (above the
-        tokens of `overlong=penalty:TOKENS`)."""
+        """The sampler of each batch's problems, made once. Their prompts leave room for an answer
+        (above the tokens of `overlong=penalty:TOKENS`)."""
         limit = self.backend.context - self.objective.shaping.buffer
         return ProblemSampler(
             self.train_problems, self.config, self.shape.prompts, self._prompt_length, limit
@@ -150,7 +150,8 @@ def worst_batch(run: Run, step: int) -> Tokens:
 
 
 def worst_evaluation(run: Run) -> Tokens:
-    """Return the most tokens that an evaluation can use."""
+    """Return the most tokens that a full evaluation can use: greedy and sampled completions, all at
+    their limit."""
     each = 1 + run.config.eval_samples
     count = sum(map(len, run.test_splits.values())) * each
     later = (run.environment.max_turns - 1) * run.backend.context

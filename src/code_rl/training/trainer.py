@@ -148,7 +148,8 @@ async def train_run(
 
 def _report(log_path: Path) -> str:
     """Write the run's page, and return lines with its results, its worst finding and its path, also
-    for a run that failed. A page that cannot be written does not fail the run."""
+    for a run that failed. If it cannot be written the text says why; no error is raised, since the
+    run is done."""
     try:
         (view,) = write_report([open_run(log_path)], log_path / REPORT)
         lines = [*closing(view), *worst_of([Finding(**each) for each in view["findings"]])]
@@ -243,8 +244,8 @@ class _Signals:
             forget_signals(loop, _STOPS)
 
     def _on_first_signal(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
-        """Handle the first signal: finish the step, or cancel an evaluation; the second one ends at
-        once."""
+        """Handle the first signal: set `asked` and `code`, so that the loop finishes the step, or
+        cancel an evaluation in `task`. From then on a signal ends the process at once."""
         self.code = 128 + number
         self.asked.set()
         forget_signals(asyncio.get_running_loop(), _STOPS)
@@ -261,8 +262,8 @@ class _Signals:
             )
 
     def _on_second_signal(self, number: int, frame: object) -> None:
-        """Print the hint and let the signal end the process. Runs between two bytecodes of any
-        code, so it writes to the descriptor itself."""
+        """Print the hint and let the signal end the process, without cleaning up. Runs between two
+        bytecodes of any code, so it writes to the descriptor itself."""
         del frame
         os.write(1, f"\n{self.hint}\n".encode())
         signal.signal(number, signal.SIG_DFL)

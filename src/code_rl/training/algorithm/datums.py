@@ -204,7 +204,8 @@ def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
     settings = loss_settings(loss, loss_config)
 
     def total(datums: list[types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
-        """Return the summed loss with its gradient, and its value as `loss:sum`."""
+        """Return the summed loss with its gradient, and its value as `loss:sum`. Raises ConfigError
+        as `_custom` says."""
         import torch
 
         parts = []

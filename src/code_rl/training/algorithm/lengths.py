@@ -109,7 +109,7 @@ def parse_schedule(text: str) -> tuple[LengthStage, ...]:
 
 
 def _stage(part: str) -> LengthStage:
-    """Read one stage of the schedule. Raises ConfigError that quotes it."""
+    """Return one stage of the schedule, read from its text. Raises ConfigError that quotes it."""
     found = _STAGE.fullmatch(part)
     if found is None:
         raise ConfigError(

@@ -265,5 +265,5 @@ def loss_metrics(
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, or None for no values."""
+    """Return the mean, or None (a metric without a value) for no values."""
     return sum(values) / len(values) if values else None

@@ -49,8 +49,9 @@ def batch_shape(config: Config) -> BatchShape:
 
 
 def _batch_shape(config: Config) -> BatchShape:
-    """Read `groups_per_batch` and `group_size` (completions per prompt), or `batch_size`
-    (completions) and `group_size` (prompts). Raises ConfigError."""
+    """Return P and G from `groups_per_batch` and `group_size` (completions per prompt), or from
+    `batch_size` (completions) and `group_size` (prompts). Raises ConfigError if the second pair
+    does not divide."""
     if config.groups_per_batch is not None:
         return BatchShape(config.groups_per_batch, config.group_size)
     if config.batch_size % config.group_size:
@@ -133,7 +134,7 @@ def on_built_in_problems(dataset: str) -> bool:
 
 def refuse_settings(config: SamplingOptions) -> None:
     """Raise ConfigError, naming the setting, if the back end of a run or an evaluation would ignore
-    it."""
+    it. Settings at their defaults are never refused."""
     kind, fields = kind_of(config.backend), chz.chz_fields(config)
     for name, facts in FACTS.items():
         if name not in fields:

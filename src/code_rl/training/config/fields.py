@@ -394,7 +394,7 @@ class Config(SamplingOptions, SandboxOptions):
 
     @property
     def training(self) -> TrainingOptions:
-        """The settings that the engine reads beside the sampling options."""
+        """The settings that the engine reads beside the sampling options, under the same names."""
         return TrainingOptions(
             **{field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
         )
@@ -416,7 +416,9 @@ class Config(SamplingOptions, SandboxOptions):
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
-        """Raise ConfigError for a setting that other settings leave without effect."""
+        """Raise ConfigError for a setting that other settings leave without effect, or that needs
+        another one (`max_cost` without `prices`), and for an `overlong` penalty that every answer
+        would have. Called by chz at each construction."""
         for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
             clipped = [f"loss={each}" for each, given in CLIPPED.items() if bound in given]
             if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:

@@ -116,7 +116,8 @@ def check_plan(plan: ControlPlan) -> None:
 
 
 def lines(plan: ControlPlan) -> Iterator[str]:
-    """Yield the lines of the plan that `dry_run=true` prints."""
+    """Yield the lines of the plan that `dry_run=true` prints. Raises ConfigError for wrong
+    settings."""
     config = plan.evaluation(plan.seeds[0])
     for number, (arm, seed) in enumerate(plan.runs):
         yield f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}: {ARMS[arm]}"

@@ -162,7 +162,8 @@ async def _evaluated(
 
 
 def _refuse_other(path: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a value differs from the one that the file `path` has `kept`."""
+    """Raise ConfigError, naming the first, if a value in `now` differs from the one that the file
+    `path` has `kept`."""
     for name, value in now.items():
         if kept.get(name) != value:
             raise ConfigError(
@@ -250,8 +251,8 @@ def _row(
 
 
 def _rates(outcomes: Mapping[str, Any], splits: Sequence[str]) -> Rates:
-    """Return the pass rate of each problem of some splits. Problems without any verdict are left
-    out."""
+    """Return the pass rate of each problem of some splits, by mode. Problems without any verdict
+    are left out."""
     return {
         mode: {
             problem: passed / judged

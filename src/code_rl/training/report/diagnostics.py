@@ -67,7 +67,7 @@ class Windows:
 
     @property
     def window(self) -> int:
-        """Steps in a window: a fifth of the run, 3 to 50."""
+        """The number of steps in a window: a fifth of the run, 3 to 50."""
         return max(3, min(50, len(self.steps) // 5))
 
     def ends(self, name: str) -> tuple[float, float]:
@@ -257,12 +257,12 @@ def collapse(run: Windows) -> Sign | None:
 
 
 def steps_taken(steps: Sequence[Record]) -> str:
-    """Return the number of steps as a clause."""
+    """Return the number of steps as a clause, `3 steps were taken`."""
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
 
 
 def too_few_steps(run: Windows) -> Sign | None:
-    """There are too few steps to find a trend."""
+    """There are too few steps (below 5) to find a trend: a note."""
     return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
@@ -500,7 +500,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _judged(records: Sequence[Record]) -> float:
-    """Return the number of completions with a verdict of any kind."""
+    """Return the number of completions with a verdict of any kind, undecided ones included."""
     judged: float = sum(
         value
         for record in records

@@ -68,8 +68,9 @@ def flags(
 
 
 def _hard_coded(code: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool) -> bool:
-    """Return True if answers are in the source: an expected output verbatim, many literal cases, or
-    constants printed without reading input."""
+    """Return True if answers are in the source: an expected output of 6 characters or more
+    verbatim, at least four literal cases, or (with `reads_stdin`) constants printed without reading
+    input."""
     if (
         len(_LITERAL.findall(code)) >= MANY_CASES
         and code.count("return") + code.count("print") >= MANY_CASES
@@ -140,7 +141,8 @@ class Tally:
 
 
 def is_group(record: Mapping[str, Any]) -> bool:
-    """Return True if a line of `rollouts.jsonl` has all that the page reads of it."""
+    """Return True if a line of `rollouts.jsonl` has all fields that the page reads, so that a file
+    of another version is counted as damaged."""
     completions = record.get("completions")
     return (
         record.keys() >= _GROUP
@@ -233,7 +235,7 @@ def _completion_record(
     sample: Mapping[str, Any], flagged: Sequence[str], pieces: TokenDecoder | None
 ) -> dict[str, Any]:
     """Return the page's record of one completion: texts clipped, flags if there are any and, with
-    `pieces`, its tokens with their shading."""
+    `pieces` (None: no tokenizer), its tokens with their shading."""
     failure, tokens = sample["failure"], sample["tokens"]
     shown: dict[str, Any] = {name: sample[name] for name in _SHOWN}
     shown |= {"text": as_text(sample["text"]), "length": len(tokens)}
@@ -252,7 +254,7 @@ def _completion_record(
 
 def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
     """Return an earlier turn: the answer, its verdict on the public tests, and the environment's
-    message."""
+    messages, as clipped text."""
     said = "\n\n".join(as_text(message["content"]) for message in turn["messages"])
     return {"text": as_text(turn["text"]), "verdict": turn["verdict"], "said": said}
 

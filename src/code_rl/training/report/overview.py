@@ -128,6 +128,7 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
     is the trainer's wait for them."""
 
     def total(name: str) -> float:
+        """Return the sum of a metric's finite values over the run."""
         return sum(values_of(records, name))
 
     overlaps = reader.config.get("max_steps_off_policy")
@@ -303,7 +304,8 @@ def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[
 
 
 def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return after minus before over the problems of these splits.
+    """Return after minus before over the problems of these splits, as `difference` does. Each split
+    has both.
 
     A run keeps no result of a single problem, so the two sides count as independent: the interval
     is wider than that of a paired difference.

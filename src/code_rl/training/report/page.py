@@ -140,6 +140,8 @@ def embedded_rollouts(reader: RunReader) -> tuple[str, str]:
     problems = reader.problem_records({index[place][0] for place in groups if place in index})
 
     def append(part: bytes) -> list[int]:
+        """Append one part, padded, and return its offset in base64 characters and its length in
+        bytes."""
         start = len(raw) // 3 * 4
         raw.extend(part)
         raw.extend(b"\0" * (-len(raw) % 3))

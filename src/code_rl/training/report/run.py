@@ -43,7 +43,8 @@ Place = tuple[int, int]
 
 
 def pack(value: Any) -> bytes:
-    """Return the value as JSON, deflated without a header (a browser's `deflate-raw` reads it)."""
+    """Return the value as JSON, deflated without a header (a browser's `deflate-raw` reads it).
+    Raises TypeError for a value without a JSON form; NaN becomes null."""
     deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
     return deflate.compress(orjson.dumps(value)) + deflate.flush()
 
@@ -58,7 +59,8 @@ class DownsampledGroups:
     groups: dict[Place, bytes] = field(default_factory=dict)
 
     def wants(self, step: int) -> bool:
-        """Return True if the groups of this step are to be kept."""
+        """Return True if the groups of this step are to be kept, by the current `stride`, which may
+        double later."""
         return step % self.stride == 0
 
     def put(self, place: Place, record: Any) -> None:
@@ -106,7 +108,7 @@ class GrowingFile:
 
 
 def _parsed(line: bytes) -> Any:
-    """Parse a line of JSON, NaN included; None if it is damaged."""
+    """Return the value of a line of JSON, NaN included; None if it is damaged."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -195,7 +197,8 @@ class RunReader:
         return {number: packed for number, packed in self.shown.items() if number in numbers}
 
     def _read_config(self) -> None:
-        """Read the settings, with secrets replaced, and the tokenizer if it is not loaded yet."""
+        """Read the settings, with secrets replaced, and the tokenizer if it is not loaded yet. A
+        missing file is a notice. Raises ConfigError for one that cannot be read."""
         if not (self.log_path / CONFIG).is_file():
             self.notices = [f"{CONFIG} is missing; settings are not shown"]
             return

@@ -116,7 +116,8 @@ def _pair(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
 
 
 def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
-    """Return one line per known curve: label, bars, first and last value."""
+    """Return one line per known curve: label, bars, first and last value; curves without a value
+    are left out."""
     lines = []
     for name, label in CURVES.items():
         if known := [value for value in columns.get(name, ()) if value is not None]:
@@ -125,8 +126,9 @@ def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Return text without characters that move a terminal's cursor, change its colors, or reverse
-    the writing direction."""
+    """Return text with a space for every control, format or unassigned character: they could move a
+    terminal's cursor, change its colors, or reverse the writing direction. Line ends are replaced
+    too."""
     return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
 
 
@@ -165,7 +167,9 @@ def list_runs(folder: Path) -> str:
 
 
 def _run_cells(path: Path) -> tuple[str, ...]:
-    """Return a run's cells in the list of runs: name, state, recipe, steps, held-out Pass@1."""
+    """Return a run's cells in the list of runs: name, state (running, finished or stopped), recipe,
+    steps, held-out Pass@1 of the first and the last evaluation. Raises ConfigError for damaged
+    settings."""
     config, metrics = read_config(path), read_metrics(path)
     steps, most = sum(record["step"] >= 0 for record in metrics), config.get("max_steps", -1)
     state = "stopped"

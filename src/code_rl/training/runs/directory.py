@@ -78,10 +78,12 @@ class Claim:
 @contextlib.contextmanager
 def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterator[Claim]:
     """Make the run directory (None: a new one with the default name), lock it for the block, and
-    decide about its earlier run, which the settings were read to resume if `resumes`.
+    decide about its earlier run: `behavior` says how, and the settings were read to resume it if
+    `resumes`. Nothing of it is removed before `Claim.clear`.
 
     After a start that fails, the directory is as it was before, but for vLLM's log; a new one is
-    deleted. Raises ConfigError if the directory is in use, or as `check_log_dir` does.
+    deleted. Raises ConfigError if the directory is in use, if a run began in it meanwhile, or as
+    `check_log_dir` does.
     """
     path = log_path or new_folder()
     _holds_run(path)  # before a lock is written beside other things
@@ -197,8 +199,9 @@ def _make(path: Path) -> bool:
 
 
 def _holds_run(path: Path) -> bool:
-    """Return True if a directory holds an earlier run, False if it is free: missing, empty, or left
-    by a start that was interrupted or failed. Raises ConfigError if it holds anything else."""
+    """Return True if a directory holds an earlier run, also one with damaged settings, False if it
+    is free: missing, empty, or left by a start that was interrupted or failed. Raises ConfigError
+    if it holds anything else or cannot be read."""
     with writes(path, "directory", setting="log_path"):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     if is_run(path):

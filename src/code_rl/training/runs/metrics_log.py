@@ -144,6 +144,7 @@ def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     writer = EventFileWriter(str(log_dir / "tensorboard"))
 
     def add(values: list[Any], step: int) -> None:
+        """Write values of a step, and flush the file."""
         writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
         writer.flush()
 
@@ -174,7 +175,8 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _wandb_key() -> bool:
-    """Return True if the environment or the netrc file has a key of Weights & Biases."""
+    """Return True if WANDB_API_KEY or the netrc file (NETRC, or `~/.netrc`) has a key of Weights &
+    Biases. Raises OSError for a file that cannot be read."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -218,11 +220,11 @@ class ConsoleLogger:
     """Prints settings and metrics, for programs without their own display."""
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Show the settings."""
+        """Print the settings, with secrets replaced."""
         self._show("settings", config)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Show one step's metrics."""
+        """Print one step's metrics; `step` None prints them without a number."""
         self._show("metrics" if step is None else f"step {step}", metrics)
 
     def _show(self, title: str, values: Mapping[str, Any]) -> None:

@@ -124,8 +124,8 @@ class Recorder:
         await asyncio.to_thread(self._page.update)
 
     def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
-        """Return a function from a scope to the log of that scope in the evaluation after
-        `step`."""
+        """Return a function from a scope (a problem in the evaluation) to the log of that scope in
+        the evaluation after `step` (−1: before training)."""
         return partial(self._evaluations.group_log, step + 1)
 
     async def begin_checkpoint(
@@ -177,7 +177,7 @@ class Recorder:
             self._evaluations.keep_from(oldest + 1)
 
     def close(self) -> None:
-        """Close every file. Idempotent."""
+        """Close every file, and finish the trackers. Idempotent."""
         self.inflight.close()
         self._evaluations.close()
         self._rollouts.close()
@@ -251,8 +251,8 @@ def _row(
     masked: str | None,
     parts: Mapping[str, float] | None,
 ) -> dict[str, Any]:
-    """Return the record of one member: its last turn and, if there are any, the `turns` before
-    it and the named `parts` of its reward."""
+    """Return the record of one member: its last turn and, if there are any, the `turns` before it
+    and the named `parts` of its reward. None stands for no reward, no advantage, not masked."""
     row: dict[str, Any] = {
         "text": trajectory.text,
         "reward": reward,
