@@ -168,14 +168,15 @@ class Endpoint(CompletionGenerator):
         return answer
 
     def _failed(self, why: str, began: float) -> CompletionError | BackendError:
-        """Return the error of a request that `began` then: of this sample alone if the server has
-        answered others since, else of the server."""
+        """Return the error of a request that `began` then (`time.monotonic`): of this sample alone
+        if the server has answered others since, else of the server. The caller raises it."""
         if self._answered > began:
             return CompletionError(f"server_error: {why}, while others were answered")
         return self._gone(why)
 
     def _gone(self, why: str) -> BackendError:
-        """Return the error that ends the evaluation: the server answers nothing."""
+        """Return the error that ends the evaluation: the server answers nothing. The caller raises
+        it."""
         return BackendError(
             f"{self._url}{via_proxy(self._url)} did not answer for "
             f"{self._config.outage_timeout:g} s ({why}; outage_timeout=); every sample so far is "

@@ -61,7 +61,7 @@ class Prices:
     currency: str = UNNAMED
 
     def cost(self, tokens: Tokens) -> float:
-        """Return the cost of the tokens, in the currency of the prices."""
+        """Return the cost of the tokens, in the currency of the prices, not rounded."""
         return (
             self.prefill * tokens.prefill + self.sample * tokens.sample + self.train * tokens.train
         ) / 1e6

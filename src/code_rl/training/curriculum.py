@@ -54,14 +54,16 @@ Outcome = tuple[str, float]
 
 
 def uniform(history: History, step: int) -> float:
-    """Every problem once per epoch, in an order shuffled by the seed."""
+    """Return the weight 1 for every problem. With `curriculum=uniform` a run does not sample by
+    weight: each problem is drawn once per epoch, in an order shuffled by the seed."""
     del history, step
     return 1.0
 
 
 def solve_rate(history: History, step: int) -> float:
-    """p · (1 − p), at least 0.05, with p the running solve rate. After two groups a problem with p
-    at most 0.125 or at least 0.875 has weight 0 for the 25 steps after its last group.
+    """Return the weight p · (1 − p), at least 0.05, with p the running solve rate. After two groups
+    a problem with p at most 0.125 or at least 0.875 has weight 0 for the 25 steps after its last
+    group.
 
     Foster et al. 2025 (Learning to Reason at the Frontier of Learnability), arXiv 2502.12272.
     """

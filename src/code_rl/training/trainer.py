@@ -96,8 +96,9 @@ async def train_run(
     run directory. With `signals` a SIGINT or SIGTERM to the process ends the run after the current
     step.
 
-    A run that has done its steps gets a report, and the code 0. An expected error is raised as a
-    CodeRLError with the command that resumes; a programming error passes unchanged.
+    If the run has already done its steps, only a missing report is written, and the code is 0. An
+    expected error is raised as a CodeRLError with the command that resumes; a programming error
+    passes unchanged.
     """
     from code_rl.loop import train
 

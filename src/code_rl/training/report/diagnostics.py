@@ -131,7 +131,8 @@ def _finding(rule: str, sign: Sign) -> Finding:
 
 
 def loss_not_finite(run: Windows) -> Sign | None:
-    """The loss, `ratio_max` or `kl_sample_train` is NaN or infinite in a step: bad."""
+    """Return a bad sign if the loss, `ratio_max` or `kl_sample_train` is NaN or infinite in a step,
+    else None."""
     names = ("loss", "ratio_max", "kl_sample_train")
     broken = [
         record
@@ -149,7 +150,8 @@ def loss_not_finite(run: Windows) -> Sign | None:
 
 
 def sandbox_errors(run: Windows) -> Sign | None:
-    """Some completions ended as `sandbox_error`: a warning, bad above 5% of all verdicts."""
+    """Return a sign if completions ended as `sandbox_error` (a warning, bad above 5% of all
+    verdicts), else None."""
     lost, every = run.total("verdicts/sandbox_error"), _judged(run.steps)
     if not lost:
         return None
@@ -162,26 +164,28 @@ def sandbox_errors(run: Windows) -> Sign | None:
 
 
 def checker_errors(run: Windows) -> Sign | None:
-    """Some completions ended as `checker_error`, since a problem's checker is broken: bad."""
+    """Return a bad sign if completions ended as `checker_error`, since a problem's checker is
+    broken, else None."""
     lost = run.total("verdicts/checker_error")
     evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
     return Sign("bad", evidence) if lost else None
 
 
 def canary_passed(run: Windows) -> Sign | None:
-    """An answer to an impossible problem passed, or was paid in full: bad."""
+    """Return a bad sign if an answer to an impossible problem passed, or was paid in full, else
+    None."""
     said = "completions passed problems that cannot be solved, or were paid in full for them"
     return _alarm(run, "canary/passed", said, "canary/program")
 
 
 def wrong_paid(run: Windows) -> Sign | None:
-    """A program that fails a test got the full reward: bad."""
+    """Return a bad sign if a program that fails a test got the full reward, else None."""
     said = f"of {run.total('reward/wrong'):.0f} programs that fail a test were paid in full"
     return _alarm(run, "reward/wrong_paid", said, "reward/wrong_program")
 
 
 def unstable_verdicts(run: Windows) -> Sign | None:
-    """A program that passed failed when it was judged again: a warning."""
+    """Return a warning if a program that passed failed when it was judged again, else None."""
     failed, twice = run.total("reward/unstable"), run.total("reward/judged_twice")
     evidence = f"{failed:.0f} of {twice:.0f} programs that passed failed when judged once more"
     return Sign("warning", evidence) if failed else None
@@ -207,8 +211,8 @@ def never_trained(steps: Sequence[Record]) -> bool:
 
 
 def no_optimizer_step(run: Windows) -> Sign | None:
-    """Steps were taken, but the weights did not change: bad. The case is `solved` if 90% of the
-    completions pass."""
+    """Return a bad sign if steps were taken, but none had a completion to train on, so the weights
+    did not change; else None. The case is `solved` if 90% of the completions pass."""
     if not never_trained(run.steps):
         return None
     skipped = (
@@ -220,7 +224,7 @@ def no_optimizer_step(run: Windows) -> Sign | None:
 
 
 def no_code_blocks(run: Windows) -> Sign | None:
-    """No answer of any step has a fenced block: bad."""
+    """Return a bad sign if no answer of any step has a fenced block, else None."""
     rates = [record["format_rate"] for record in run.steps]
     if not rates or any(rates):
         return None
@@ -228,8 +232,8 @@ def no_code_blocks(run: Windows) -> Sign | None:
 
 
 def built_in_elsewhere(run: Windows) -> Sign | None:
-    """The built-in model passes at most 2% in every step on problems that it was not made for: bad.
-    Only for single-turn runs."""
+    """Return a bad sign if the built-in model passes at most 2% in every step on problems that it
+    was not made for, else None. Runs of several turns are left out."""
     dataset = run.config.get("dataset")
     if run.config.get("model_name") != BUILT_IN or dataset is None:
         return None
@@ -245,8 +249,8 @@ def built_in_elsewhere(run: Windows) -> Sign | None:
 
 
 def collapse(run: Windows) -> Sign | None:
-    """The share of answers with a program, half or more, falls to a quarter from one step to the
-    next, and stays there: bad."""
+    """Return a bad sign if the share of answers with a program, half or more, falls to a quarter
+    from one step to the next and stays there, else None."""
     rates = values_of(run.steps, "format_rate")
     for index, (before, after) in enumerate(itertools.pairwise(rates), 1):
         if before >= 0.5 and len(rates) > index + 1 and max(rates[index:]) <= before / 4:
@@ -262,13 +266,15 @@ def steps_taken(steps: Sequence[Record]) -> str:
 
 
 def too_few_steps(run: Windows) -> Sign | None:
-    """There are too few steps (below 5) to find a trend: a note."""
+    """Return a note that there are too few steps to find a trend. `diagnose` asks only below 5
+    steps."""
     return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
 def degenerate_groups(run: Windows) -> Sign | None:
-    """At least 80% of the groups of the last window are skipped: a warning, bad if all are. The
-    case is `solved` if most are all right, `apart` if right and wrong ones mix."""
+    """Return a sign if at least 80% of the groups of the last window are skipped (a warning, bad if
+    all are), else None. The case is `solved` if most are all right, `apart` if right and wrong ones
+    mix."""
     late = [record for record in run.steps[-run.window :] if record["groups_total"]]
     total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
@@ -286,16 +292,17 @@ def degenerate_groups(run: Windows) -> Sign | None:
 
 
 def reward_flat_at_zero(run: Windows) -> Sign | None:
-    """At most 2% of the programs pass, in the first and in the last window: bad."""
+    """Return a bad sign if at most 2% of the completions pass, in the first and in the last window,
+    else None."""
     early, late = run.ends("mean_correct")
     evidence = f"{percent(late)} of the completions pass at the end, {percent(early)} did at first"
     return Sign("bad", evidence) if max(early, late) <= SOLVES_NOTHING else None
 
 
 def hardly_moved(run: Windows) -> Sign | None:
-    """Neither the answers nor their entropy changed beyond chance from the first third to the last:
-    the weights changed too little, or not at all. A warning, from 15 steps on; the case is `recipe`
-    if its recipe has a higher learning rate."""
+    """Return a warning if neither the answers nor their entropy changed beyond chance from the
+    first third to the last (the weights changed too little, or not at all), else None. It needs 15
+    steps; the case is `recipe` if the run's recipe has a higher learning rate."""
     third = len(run.steps) // 3
     if third < MIN_STEPS:
         return None
@@ -324,8 +331,8 @@ def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
 
 
 def format_falling(run: Windows) -> Sign | None:
-    """The share of answers with a fenced block falls by 5 points or more from the first window to
-    the last: a warning, bad above 20 points."""
+    """Return a sign if the share of answers with a fenced block falls by 5 points or more from the
+    first window to the last (a warning, bad above 20 points), else None."""
     early, late = run.ends("format_rate")
     evidence = (
         f"{percent(early)} of the completions had a fenced code block at first, {percent(late)} at "
@@ -336,8 +343,8 @@ def format_falling(run: Windows) -> Sign | None:
 
 
 def held_out_flat(run: Windows) -> Sign | None:
-    """Training correctness rises by 10 points or more while held-out Pass@1 rises by at most 2:
-    bad. Sampled Pass@1 counts, or the greedy one without two of those."""
+    """Return a bad sign if training correctness rises by 10 points or more while held-out Pass@1
+    rises by at most 2, else None. Sampled Pass@1 counts, or the greedy one without two of those."""
     early, late = run.ends("mean_correct")
     names = ("eval/pass@1", "eval/mean_correct")
     sampled, greedy = (values_of(run.everything, name) for name in names)
@@ -349,8 +356,8 @@ def held_out_flat(run: Windows) -> Sign | None:
 
 
 def held_out_falling(run: Windows) -> Sign | None:
-    """The last greedy held-out Pass@1 is 10 points or more below the best of at least three: a
-    warning."""
+    """Return a warning if the last greedy held-out Pass@1 is 10 points or more below the best of at
+    least three, else None."""
     scores = values_of(run.everything, "eval/mean_correct")
     if len(scores) < 3 or scores[-1] > max(scores) - 0.1:
         return None
@@ -364,8 +371,8 @@ def held_out_falling(run: Windows) -> Sign | None:
 
 
 def loss_exploding(run: Windows) -> Sign | None:
-    """The mean absolute loss of the last window is 10 times that of the first, and at least 0.5:
-    bad."""
+    """Return a bad sign if the mean absolute loss of the last window is 10 times that of the first,
+    and at least 0.5, else None."""
     sizes = [abs(value) for value in values_of(run.steps, "loss")]
     early, late = _mean(sizes[: run.window]), _mean(sizes[-run.window :])
     evidence = f"its mean size went from {early:.3g} to {late:.3g}"
@@ -373,8 +380,8 @@ def loss_exploding(run: Windows) -> Sign | None:
 
 
 def sampler_trainer_gap(run: Windows) -> Sign | None:
-    """On-policy, the mean of log q − log p over the same tokens is 0.01 or more in size in the last
-    window: a warning, bad above 0.1."""
+    """Return a sign if on-policy the mean of log q − log p over the same tokens is 0.01 or more in
+    size in the last window (a warning, bad above 0.1), else None."""
     late = run.ends("kl_sample_train")[1]
     if not abs(late) >= 0.01 or run.ends("staleness/mean")[1] > 0:
         return None
@@ -386,8 +393,8 @@ def sampler_trainer_gap(run: Windows) -> Sign | None:
 
 
 def entropy_collapse(run: Windows) -> Sign | None:
-    """The entropy falls to a fifth or less while at most 90% pass: a warning, since the model gives
-    the same answer every time."""
+    """Return a warning if the entropy falls to a fifth or less while at most 90% pass, so that the
+    model gives the same answer every time, else None."""
     (early, late), correct = run.ends("entropy"), run.ends("mean_correct")[1]
     if not (early > 0 and late <= 0.2 * early) or correct > 0.9:
         return None
@@ -396,8 +403,9 @@ def entropy_collapse(run: Windows) -> Sign | None:
 
 
 def truncation(run: Windows) -> Sign | None:
-    """At least 20% of the answers of the last window are cut off at `max_tokens`: a warning, bad
-    above 50%. A recipe's own low limit is no finding unless truncation rises."""
+    """Return a sign if at least 20% of the answers of the last window are cut off at `max_tokens`
+    (a warning, bad above 50%), else None. A recipe's own low limit is no finding unless truncation
+    rises."""
     early, late = run.ends("truncated_rate")
     if run.config.get("max_tokens") == recipe_of(run.config).get("max_tokens", 0) and late <= early:
         return None  # this recipe sets a low limit on purpose
@@ -407,9 +415,9 @@ def truncation(run: Windows) -> Sign | None:
 
 
 def smoke_test(run: Windows) -> Sign | None:
-    """The first steps do not look like those of a correct setup: code blocks become more frequent,
-    then rewards and right programs. A warning, from 20 steps on. A change within chance decides
-    nothing."""
+    """Return a warning if the first steps do not look like those of a correct setup, else None:
+    code blocks become more frequent, then rewards and right programs. It needs 20 steps. A change
+    within chance decides nothing."""
     if len(run.steps) < SMOKE_STEPS:
         return None
     formats, rewards, correct = (
