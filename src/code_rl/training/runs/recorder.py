@@ -217,7 +217,7 @@ def _name(step: int) -> str:
 
 def _group_record(step: int, scored: ScoredGroup) -> dict[str, Any]:
     """Return one group's line of `rollouts.jsonl`, its members in order. It holds no times, so that
-    two runs of one seed have equal lines; reports, resumed curricula and `export` read these
+    two runs of one seed have equal lines; reports, `code-rl judge` and resumed curricula read these
     names."""
     group = scored.group
     members = zip(
