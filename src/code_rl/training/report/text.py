@@ -28,7 +28,7 @@ _OF_EACH_RUN = ("log_path", "resolved", "checksum")
 
 def render_text(view: Mapping[str, Any], width: int = WIDTH) -> str:
     """Return one run's overview as text: answer, settings, results, curves, findings. Tables are at
-    most `width` characters wide; control characters are removed."""
+    most `width` characters wide; each line is made safe for a terminal by `clean`."""
     answer = view["answer"]
     lines = [view["path"], f"{answer['headline']} {answer['sentence']}", ""]
     lines += [f"{label:<18}{value}" for label, value in view["facts"]]
@@ -126,9 +126,9 @@ def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Return text with a space for every control, format or unassigned character: they could move a
-    terminal's cursor, change its colors, or reverse the writing direction. Line ends are replaced
-    too."""
+    """Return text with a space for every character of Unicode's category C (control, format,
+    private, unassigned): they could move a terminal's cursor, change its colors, or reverse the
+    writing direction. Line ends are replaced too."""
     return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
 
 
