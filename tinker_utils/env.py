@@ -34,7 +34,7 @@ class StepRenderer(Protocol):
     """The methods of a renderer that `CodeEnv` needs."""
 
     def build_generation_prompt(self, messages: Sequence[Any], /) -> tinker.ModelInput:
-        """The tokens of a conversation, ready for sampling."""
+        """Return the tokens of a conversation, ready for sampling."""
         ...
 
     def get_stop_sequences(self) -> list[int] | list[str]:
@@ -42,7 +42,7 @@ class StepRenderer(Protocol):
         ...
 
     def parse_response(self, tokens: Sequence[int], /) -> tuple[Any, bool]:
-        """The message in sampled tokens, and whether it ended as it should."""
+        """Return the message in sampled tokens, and True if it ended at a stop sequence."""
         ...
 
 
@@ -77,38 +77,41 @@ class CodeEnv:
     executor: Executor | None = None
 
     def __post_init__(self) -> None:
+        """Check the tests: raises DataError for malformed ones. The prefix becomes a list (None:
+        empty)."""
         self.convo_prefix = list(self.convo_prefix or [])
         problem_of(self.tests)
 
     @property
     def stop_condition(self) -> list[str] | list[int]:
-        """Where sampling stops."""
+        """The stop sequences of a completion, from the renderer."""
         return self.renderer.get_stop_sequences()
 
     async def initial_observation(self) -> tuple[tinker.ModelInput, list[str] | list[int]]:
-        """The prompt's tokens and the stop condition."""
+        """Return the prompt's tokens and the stop condition. Raises the renderer's errors."""
         messages = [*(self.convo_prefix or []), {"role": "user", "content": self.get_question()}]
         return self.renderer.build_generation_prompt(messages), self.stop_condition
 
     def get_question(self) -> str:
-        """The prompt's text."""
+        """Return the prompt's text, the last message after `convo_prefix`."""
         return self.problem if isinstance(self.problem, str) else build_prompt(self.problem.view())
 
     def get_reference_answer(self) -> str:
-        """Nothing: correctness is decided by tests."""
+        """Return an empty text: correctness is decided by tests."""
         return ""
 
     def extract_code_from_model(self, model_response: str) -> str | None:
-        """The last fenced block of a response in the problem's language, or None."""
+        """Return the last fenced block of a response in the problem's language, or None. Without a
+        `Problem` the language is Python."""
         return extract_code(model_response, problem_of(self.tests).language)
 
     def check_format(self, sample_str: str) -> bool:
-        """True when the response has a fenced block."""
+        """Return True if the response has a fenced block of code."""
         return self.extract_code_from_model(sample_str) is not None
 
     async def check_sandbox_correctness(self, sample_str: str) -> bool:
-        """True when the response's code passes every test; False without code. Raises SandboxError
-        as `step` does."""
+        """Return True if the response's code passes every test, False without code. Raises
+        SandboxError as `step` does."""
         code = self.extract_code_from_model(sample_str)
         if code is None:
             return False
@@ -119,12 +122,11 @@ class CodeEnv:
 
     async def step(self, action: Sequence[int]) -> StepResult:
         """Score sampled tokens: reward = format_coef · format_score + correctness, format_score −1
-        or 0.
+        or 0. The state does not change, so a step can be repeated.
 
-        The format is good when there is a fenced block, cut or not, as in training. Nothing runs
-        without one. Raises SandboxError
-        when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it
-        out.
+        The format is good if there is a fenced block, cut or not, as in training. Nothing runs
+        without one. Raises SandboxError if the sandbox gave no verdict: such a completion has no
+        reward, and its caller leaves it out.
         """
         message, _ = self.renderer.parse_response(action)
         content = text_of(message)
@@ -146,11 +148,11 @@ async def sandbox_check_correctness(
     *,
     executor: Executor | None = None,
 ) -> tuple[bool, dict[str, Any]]:
-    """Run the program `generation` on the tests in `sample`: whether all passed, and the verdict's
-    details. A `Problem` brings its own rule; its own lower time limit wins.
+    """Run the program `generation` on the tests in `sample`. Return True if all passed, and the
+    verdict's details. `timeout` is CPU seconds per test; a `Problem` brings its own rule, and its
+    own lower time limit wins. `executor` None is the process's shared one.
 
-    Raises DataError for malformed tests and SandboxError when there is no verdict about the
-    program.
+    Raises DataError for malformed tests and SandboxError if there is no verdict about the program.
     """
     problem = problem_of(sample, timeout)
     verdict = await judge_async(problem, generation, executor, cpu_limit_s=timeout)
@@ -160,7 +162,8 @@ async def sandbox_check_correctness(
 
 
 def problem_of(tests: Tests, time_limit_s: float = 6) -> Problem:
-    """The problem that the tests are of. Raises DataError where they are malformed."""
+    """Return the problem that the tests belong to: a `Problem` as it is, else a new one with
+    `time_limit_s` CPU seconds per test. Raises DataError if they are malformed."""
     if isinstance(tests, Problem):
         return tests
     given: Any = tests
@@ -171,7 +174,8 @@ def problem_of(tests: Tests, time_limit_s: float = 6) -> Problem:
 
 
 def text_of(message: Any) -> str:
-    """The text of a message whose content is a string or a list of parts."""
+    """Return the text of a message whose content is a string or a list of parts, or the message
+    itself if it is a text. Parts that are not text are left out."""
     content = message["content"] if isinstance(message, Mapping) else message
     if isinstance(content, str):
         return content
@@ -179,6 +183,7 @@ def text_of(message: Any) -> str:
 
 
 def _details(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict in the names that course code reads."""
     return {
         "status": "Success" if verdict.correct else "Failed",
         "verdict": verdict.kind.value,

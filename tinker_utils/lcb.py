@@ -26,11 +26,12 @@ __all__ = [
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
-    """Return tests as LiveCodeBench rows: `{"input", "output", "testtype", "metadata"}`, all texts.
+    """Return tests as LiveCodeBench rows, in order: `{"input", "output", "testtype", "metadata"}`,
+    all texts.
 
     `raw_tests` are a `Problem`, its tests, or rows of any shape that
-    `code_rl.data.sources.testcases` reads; no tests give no rows. Raises
-    DataError for tests that such rows cannot hold.
+    `code_rl.data.sources.testcases` reads, for which `metadata` (None: none) names the function; no
+    tests give no rows. Raises DataError for tests that such rows cannot hold.
     """
     tests, fn_name = raw_tests, None
     if isinstance(raw_tests, Problem):
@@ -43,7 +44,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
 
 
 def are_typed(tests: Any) -> bool:
-    """Return True for the tests of a `Problem`."""
+    """Return True for a list or tuple of a `Problem`'s tests, at least one."""
     return (
         isinstance(tests, list | tuple)
         and bool(tests)

@@ -19,11 +19,12 @@ __all__ = ["MultiplexLogger", "setup_logging"]
 def setup_logging(
     log_dir: str | Path, wandb_project: str | None = None, config: Any = None
 ) -> MultiplexLogger:
-    """Log to the console and into `log_dir` (`config.json`, `metrics.jsonl`, `logs.log`); to
-    Weights & Biases where a project is named. `config` is a mapping, a chz object or a dataclass.
+    """Log to the console and into `log_dir` (`config.json`, `metrics.jsonl`, `logs.log`), and to
+    Weights & Biases if a project is named, in whose variable WANDB_PROJECT it is put. `config` is a
+    mapping, a chz object or a dataclass; None writes no settings.
 
-    Raises ConfigError when a project is named and wandb is not installed. Without a key wandb
-    records offline.
+    Raises ConfigError if a project is named and wandb is not installed. Without a key wandb records
+    offline.
     """
     if wandb_project:
         os.environ["WANDB_PROJECT"] = wandb_project
@@ -33,6 +34,8 @@ def setup_logging(
 
 
 def _settings(config: Any) -> Mapping[str, Any] | None:
+    """Return settings as a mapping; None stays None. Raises TypeError for anything but a mapping, a
+    chz object or a dataclass."""
     if config is None or isinstance(config, Mapping):
         return config
     return chz.asdict(config) if chz.is_chz(config) else dataclasses.asdict(config)

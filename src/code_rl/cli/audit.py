@@ -74,7 +74,8 @@ class AuditConfig(ExecutorOptions):
 
     @chz.validate
     def _belongs(self) -> None:
-        """Refuse settings of the other kind of grader: they would silently do nothing."""
+        """Raise ConfigError for settings of the other kind of grader: they would silently do
+        nothing."""
         fields = chz.chz_fields(type(self))
         for name in OF_FUNCTIONS if self.grader == OURS else OF_OURS:
             if getattr(self, name) != fields[name]._default:
@@ -85,8 +86,9 @@ class AuditConfig(ExecutorOptions):
 
 
 def audit_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl audit` and return the exit code. Raises ConfigError if the grader cannot be
-    called."""
+    """Run `code-rl audit` with its settings as text, print the findings, write `out=` if it is
+    given, and return the exit code: 0, or 1 if errors were found. Raises ConfigError for a wrong
+    setting, or if the grader cannot be called."""
     config = make_settings(AuditConfig, given)
     out = None if config.out is None else make_folder(Path(config.out).expanduser())
     card = _audit_grader(config)
@@ -100,7 +102,8 @@ def audit_command(given: Mapping[str, str]) -> int:
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
-    """Grade the corpus with the grader, saying how it is confined and what was skipped."""
+    """Grade the corpus with the grader, which is closed at the end, and print how it is confined
+    and what was skipped. Raises ConfigError if the grader cannot be called."""
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
     print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
@@ -114,6 +117,7 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
     say = functools.partial(print, flush=True)
 
     async def audited() -> Scorecard:
+        """Grade the corpus, and close the grader in the same event loop."""
         async with contextlib.aclosing(grader):
             return await audit_grader(grader, corpus, config.concurrency, say)
 
@@ -127,7 +131,8 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
 
 
 def open_grader(config: AuditConfig) -> AuditedGrader:
-    """Return the grader that the settings name. Raises ConfigError."""
+    """Return the grader that the settings name; the caller closes it. Raises ConfigError for a name
+    without a function, and for a sandbox that cannot be used."""
     if config.grader == OURS:
         return Ours(connect_executor(**config.connection))
 
@@ -144,7 +149,8 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
 
 
 def _write(card: Scorecard, out: Path) -> None:
-    """Write the card as JSON and as a page. Raises ConfigError if `out` cannot be written."""
+    """Write the card as `audit.json` and as the page `audit.html` into the existing folder `out`,
+    replacing earlier ones, and print their paths. Raises ConfigError if they cannot be written."""
     with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
         write_atomically(out / "audit.html", render(card))

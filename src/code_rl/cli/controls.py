@@ -43,7 +43,9 @@ class ControlsConfig:
 
 
 def controls_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl controls` and return the exit code."""
+    """Run `code-rl controls` with its settings as text and return the exit code: 0, or that of a
+    run that a signal ended. Settings that it does not have are those of `train`; the run's own
+    temperature is added to `base_temperatures`. Raises ConfigError for a wrong setting."""
 
     own = {name: value for name, value in given.items() if name in chz.chz_fields(ControlsConfig)}
     settings, rest = (
@@ -64,7 +66,8 @@ def controls_command(given: Mapping[str, str]) -> int:
 
 
 def _each(settings: ControlsConfig, name: str, kind: Callable[[str], Any]) -> list[Any]:
-    """Return the values of a comma-separated setting. Raises ConfigError for an unknown one."""
+    """Return the values of a comma-separated setting, each read by `kind`; empty parts are dropped.
+    Raises ConfigError for a value that `kind` refuses with ValueError."""
     words = [word.strip() for word in getattr(settings, name).split(",") if word.strip()]
     try:
         return [kind(word) for word in words]

@@ -27,7 +27,9 @@ from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl eval`. Return 0 if every sample has a decided verdict, else 1."""
+    """Run `code-rl eval` with its settings as text. Return 0 if every sample has a decided verdict,
+    else 1. Samples and verdicts stay after an interruption, with a note how to go on; a new folder
+    without any is deleted. Raises ConfigError for a wrong setting."""
     config = make_eval_config(given)
     if config.compare is not None:
         return _compare(config)
@@ -48,7 +50,8 @@ def eval_command(given: Mapping[str, Any]) -> int:
 
 
 def _compare(config: EvalConfig) -> int:
-    """Print, and write if `out` is given, the paired difference of two evaluations."""
+    """Print, and write if `out` is given, the paired difference of two evaluations. Return 0.
+    Raises ConfigError unless two folders with evaluations of the same data are named."""
     folders = [Path(part.strip()).expanduser() for part in (config.compare or "").split(",")]
     if len(folders) != 2:
         raise ConfigError(f"compare={config.compare} must be two folders, A,B")
@@ -61,8 +64,8 @@ def _compare(config: EvalConfig) -> int:
 
 
 def _out(config: EvalConfig) -> Path:
-    """Return the folder of the results, a new one by default. Raises ConfigError if it holds
-    anything but evaluations."""
+    """Return the folder of the results: `out=`, which is not made here, or a new one in
+    `~/code-rl-logs`. Raises ConfigError if it holds anything but evaluations."""
     if config.out is not None:
         out = Path(config.out).expanduser()
         check_out(out, holds_evaluations, "evaluation, or other things beside some")

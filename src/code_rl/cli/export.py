@@ -75,7 +75,9 @@ class _Origin:
 
 
 def export_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl export` with the given settings and return the exit code.
+    """Run `code-rl export` with the given settings and return the exit code, 0. The folder is
+    written under a temporary name beside `out` and then moved there, so `out` is whole or missing;
+    with `push_to_hub` it is uploaded afterwards.
 
     Raises ConfigError if a setting is wrong, `out` is not empty, or the base model cannot be
     loaded; CheckpointError if the checkpoint is missing, damaged, or cannot be exported;
@@ -126,7 +128,8 @@ def export_command(given: Mapping[str, Any]) -> int:
 
 
 def _hub(name: str) -> Any:
-    """Return a client of the hub. Raises ConfigError for an impossible name, or without a token."""
+    """Return a client of the hub. Raises ConfigError for an impossible name, or without a token.
+    Nothing is sent."""
     from huggingface_hub import HfApi, get_token, hf_hub_url
 
     try:
@@ -139,8 +142,8 @@ def _hub(name: str) -> Any:
 
 
 def _push(hub: Any, name: str, folder: Path) -> str:
-    """Upload the folder in one commit and return the repository's address. Raises BackendError if
-    the hub does not take it; the folder stays."""
+    """Upload the folder in one commit, into a repository that is made private if it is new, and
+    return its address. Raises BackendError if the hub does not take it; the folder stays."""
     import httpx
 
     try:
@@ -157,8 +160,9 @@ def _push(hub: Any, name: str, folder: Path) -> str:
 
 
 def _origin(config: ExportConfig) -> _Origin:
-    """Find where the checkpoint lives, and its base model, from the setting or the run's own
-    record."""
+    """Return where the checkpoint is, its back end and its base model, from the settings or else
+    the run's own record. Raises ConfigError for a name that is no checkpoint, CheckpointError for a
+    damaged file."""
     if config.checkpoint.startswith(REMOTE):
         return _Origin(
             config.checkpoint, None, resolve_backend(config.backend), config.base_model, None
@@ -176,7 +180,9 @@ def _origin(config: ExportConfig) -> _Origin:
 
 
 def _adapter(origin: _Origin) -> Adapter:
-    """Read the adapter from this machine, or download it first."""
+    """Read the adapter from this machine, or download it from its server first. Raises ConfigError
+    for a `tinker://` path on the embedded engine, CheckpointError or BackendError if it cannot be
+    read."""
     if not origin.path.startswith(REMOTE):
         return read_embedded(Path(origin.path))
     if origin.backend == "embedded":
@@ -189,7 +195,9 @@ def _adapter(origin: _Origin) -> Adapter:
 
 
 def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
-    """Load `base` with a class of transformers. Raises ConfigError that begins with `refusal`."""
+    """Load `base`, a folder or hub id, with a class of transformers; `how` are further arguments of
+    its `from_pretrained`. Raises ConfigError that begins with `refusal` for any OSError or
+    ValueError."""
     try:
         return kind.from_pretrained(base, **how)
     except (OSError, ValueError) as error:

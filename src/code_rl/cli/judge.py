@@ -41,7 +41,8 @@ class JudgeConfig(SandboxOptions):
 
     @chz.validate
     def _distinct(self) -> None:
-        """Raise ConfigError if `out` is compressed, or is a file that is read."""
+        """Raise ConfigError if `out` is compressed, or is a file that is read, also through a
+        link."""
         if self.out.endswith((".gz", ".zst")):
             raise ConfigError(f"out={self.out}: verdicts are plain lines of JSON; name a .jsonl")
         for name in ("dataset", "programs"):
@@ -52,15 +53,16 @@ class JudgeConfig(SandboxOptions):
 
 
 def judge_command(given: Mapping[str, str]) -> int:
-    """Run the verb. Return 0 if every program got a decided verdict, else 1. Raises ConfigError and
-    DataError for bad input."""
+    """Run `code-rl judge` with its settings as text. Return 0 if every program got a decided
+    verdict or for a dry run, else 1. Raises ConfigError and DataError for bad input, before a
+    program is run."""
     judged = asyncio.run(_run(make_settings(JudgeConfig, given)))
     return 0 if judged is None or judged.complete else 1
 
 
 async def _run(config: JudgeConfig) -> Judged | None:
-    """Judge the programs, or return None for a dry run. Raises SandboxError, before anything is
-    written, if a remote executor does not answer at all."""
+    """Judge the programs, or return None for a dry run, which runs and writes nothing. Raises
+    ConfigError, before anything is written, if the sandbox cannot be used."""
 
     async with contextlib.aclosing(connect_executor(**config.connection)) as executor:
         store = await load_dataset(open_dataset(config.dataset), executor)

@@ -53,12 +53,13 @@ class Verb:
     defaults: str | None = None
 
     def settings_class(self) -> type[Any]:
-        """The class that `--help` describes."""
+        """Import and return the class that `--help` describes."""
         loaded: type[Any] = resolve_name(self.settings)
         return loaded
 
     def run(self, given: Mapping[str, str]) -> int:
-        """Run the verb and return the exit code."""
+        """Import the command, run it with its settings as text, and return the exit code. Errors
+        pass."""
         command: Callable[[Mapping[str, str]], int] = resolve_name(self.command)
         return command(given)
 
@@ -119,7 +120,8 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `code-rl` and return the exit code."""
+    """Run `code-rl` with the words of `argv` (None: `sys.argv[1:]`) and return the exit code. An
+    unknown verb is one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == [VERSION]:
         return _show(f"code-rl {__version__}")
@@ -136,8 +138,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_verb(name: str, words: Sequence[str], program: str) -> int:
-    """Run one verb with its command-line words. Errors raised on purpose become one line and an
-    exit code."""
+    """Run one verb with its command-line words and return the exit code; `program` is its name in
+    help. A CodeRLError, and a failure of this machine's resources, become one line on stderr; other
+    exceptions are programming errors and pass. `.env` of the working directory is loaded. After
+    Ctrl-C the code is 130, and the process ends within two seconds."""
     verb = VERBS[name]
     if VERSION in words:
         return _show(f"code-rl {__version__}")
@@ -181,7 +185,8 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
 
 
 def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
-    """Return the system's error if it is about a path on the command line, else None."""
+    """Return a ConfigError for a system's error that is about a path on the command line, else
+    None."""
     if not isinstance(error, OSError) or error.errno not in OF_THE_PATH:
         return None
     refused = os.path.abspath(os.fsdecode(error.filename or os.curdir))
@@ -196,8 +201,8 @@ def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | N
 
 
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:
-    """Run a script with its own settings (a benchmark, a build script), with the same syntax,
-    errors and exit codes as a verb."""
+    """Run a script with its own `settings` class (a benchmark, a build script) on `sys.argv`, with
+    the same syntax, errors and exit codes as a verb, and exit. `main` returns the exit code."""
     from code_rl.util.settings import describe, make_settings, read_arguments
 
     words = sys.argv[1:]
@@ -226,11 +231,13 @@ def overview() -> str:
 
 
 def _show(text: str) -> int:
+    """Print a text and return 0; a reader that is gone, such as `head`, is no error."""
     outlive_readers(quietly=True)
     print(text, flush=True)
     return 0
 
 
 def _fail(error: CodeRLError) -> int:
+    """Print an error as one line on stderr and return its exit code."""
     print(f"error: {error.line()}", file=sys.stderr)
     return error.exit_code

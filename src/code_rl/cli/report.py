@@ -36,7 +36,8 @@ class ReportConfig:
 
     @chz.validate
     def _fits(self) -> None:
-        """Raise ConfigError for settings without effect."""
+        """Raise ConfigError for `compare` or `out` without `log_path`, and for `out` with
+        `format=text`."""
         if self.log_path is None and (self.compare, self.out) != (None, None):
             raise ConfigError("log_path= is missing: compare= and out= are about a run's report")
         if self.format == "text" and self.out is not None:
@@ -44,7 +45,9 @@ class ReportConfig:
 
 
 def report_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl report` and return the exit code."""
+    """Run `code-rl report` with its settings as text and return the exit code, 0. The page is not
+    opened. Raises DataError for a directory without a run, ConfigError for a wrong setting or an
+    `out` that cannot be written."""
 
     config = make_settings(ReportConfig, given)
     if config.log_path is None:

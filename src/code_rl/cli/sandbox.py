@@ -79,7 +79,8 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 
 
 async def _serve(config: SandboxConfig) -> None:
-    """Answer requests until SIGTERM or SIGINT, then drain within the grace."""
+    """Answer requests until SIGTERM or SIGINT, then drain within the grace; programs that run
+    longer are stopped. Raises ConfigError for an address that cannot be bound, IsolationError."""
     from code_rl.grading.sandbox.server import EmbeddedSandbox  # it can be imported only on Linux
 
     token = os.environ.get(TOKEN_VARIABLE)
@@ -109,7 +110,8 @@ async def _serve(config: SandboxConfig) -> None:
 
 
 def _announce(config: SandboxConfig, description: str, port: int, token: str | None) -> None:
-    """Print the address, and a warning if others can reach the server without a token."""
+    """Print the address on stdout, which a supervisor may read, and a warning on stderr if others
+    can reach the server without a token."""
     if not is_loopback(config.host) and token is None:
         print(
             f"warning: bound to {config.host}: whoever reaches this port can run programs on this "

@@ -69,7 +69,9 @@ class ServeConfig(DeviceOptions):
 
 
 def serve_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl serve` with its settings as text, until it is told to stop."""
+    """Run `code-rl serve` with its settings as text, until SIGTERM or SIGINT. Return the exit code:
+    0, or 1 if requests outlived the grace. Raises ConfigError for a wrong setting, a missing token
+    or package, or an address that cannot be bound."""
     config = make_settings(ServeConfig, given)
     token = read_token(config.host)
     require("serve", "serve", "torch", "prometheus_client")
@@ -78,8 +80,9 @@ def serve_command(given: Mapping[str, str]) -> int:
 
 
 def read_token(host: str) -> str | None:
-    """Return the token that clients must send, or None. Raises ConfigError if the address needs a
-    token and there is none, or if it is malformed."""
+    """Return the token that clients must send, from CODE_RL_SERVE_TOKEN, or None without one.
+    Raises ConfigError if other machines can reach the address and there is none, or if it does not
+    begin with `tml-`."""
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token is None and not is_loopback(host):
         raise ConfigError(
@@ -92,7 +95,9 @@ def read_token(host: str) -> str | None:
 
 
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
-    """Answer requests until SIGTERM or SIGINT; 1 if requests outlived the grace, else 0."""
+    """Answer requests until SIGTERM or SIGINT. Return 1 if requests outlived the grace, else 0; the
+    state's lock is freed in any case. Raises ConfigError for an unusable state folder, table of
+    models, or address."""
     from code_rl.engine.local import EmbeddedService
     from code_rl.engine.serve import (
         Core,

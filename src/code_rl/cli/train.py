@@ -12,7 +12,8 @@ from code_rl.training import forecast_lines, prepare, train_run
 
 def train_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl train` with the given settings. Return the exit code: 0, or 130 or 143 if a
-    signal ended the run."""
+    signal ended the run. With `dry_run` print the forecast and write nothing. Raises ConfigError
+    for a wrong setting, and any CodeRLError of the run."""
     config, log_path, resumes = prepare(given)
     if (
         config.backend == BackendKind.EMBEDDED

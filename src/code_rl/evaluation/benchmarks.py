@@ -72,6 +72,8 @@ def _livecodebench_messages(view: ProblemView, _text: str) -> list[Message]:
 
 
 def _evalplus_messages(_view: ProblemView, text: str) -> list[Message]:
+    """Return evalplus's chat: its system message, and the row's prompt text in a block of
+    Python."""
     content = f"{EVALPLUS_INSTRUCTION}\n```python\n{text.strip()}\n```"
     return [{"role": "system", "content": EVALPLUS_SYSTEM}, {"role": "user", "content": content}]
 
@@ -90,7 +92,9 @@ MBPP = PromptStyle(
 
 
 def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
-    """Return `style`, or the template called `prompt` if given, with `system_prompt` if given."""
+    """Return `style`, or the template called `prompt` if given, with `system_prompt` if given; both
+    None return `style` itself. The version names the changes, since it is part of the results.
+    Raises ConfigError for a template that cannot be loaded."""
     if prompt is None and system_prompt is None:
         return style
     template, own = (
@@ -99,6 +103,7 @@ def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) 
     )
 
     def build(view: ProblemView, text: str) -> list[Message]:
+        """Return the conversation of the template, or `style`'s own with the system message."""
         return template(view) if own is None else with_system(own(view, text), system_prompt)
 
     said = "" if system_prompt is None else f", system prompt {system_prompt!r}"
@@ -133,8 +138,8 @@ class Benchmark:
 
     def question(self, entry: EvalEntry) -> Question:
         """Return an entry's problem in the programs' language, and the conversation that asks for a
-        solution (None if the benchmark has no template of its own). Raises DataError if the problem
-        cannot be in that language."""
+        solution (None if the benchmark has no template of its own). The template sees only the
+        public view. Raises DataError if the problem cannot be in that language."""
         problem = self.problem(entry.problem_id).in_language(self.language)
         build, text = self.prompt.build, str(problem.meta.get(PROMPT_TEXT, ""))
         return problem, None if build is None else build(problem.view(), text)
@@ -142,7 +147,7 @@ class Benchmark:
 
 def check_name(name: str, data: str | None) -> None:
     """Raise ConfigError if `name` is no benchmark, no file or folder of problems, and no importable
-    object."""
+    object, or if `data` (None: not given) has no effect on it. Files are not read."""
     files = is_files(name)
     if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
@@ -157,8 +162,9 @@ async def load_benchmark(
     executor: Executor,
     say: Callable[[str], None] = print,
 ) -> Benchmark:
-    """Return the benchmark `name`. If references compute the expected values, they run in
-    `executor`.
+    """Return the benchmark `name`: one of BENCHMARKS, a file or folder of problems, or a user's
+    object. `data` is the benchmark's file (None: downloaded or built in), and `choice` selects
+    rows. If references compute the expected values, they run in `executor`.
 
     Raises ConfigError for a benchmark that is not available, DataError for malformed files.
     """
@@ -183,14 +189,16 @@ def _of_store(
     choice: RowSelection,
     facts: Mapping[str, Any],
 ) -> Benchmark:
-    """Return the benchmark of a set's own problems."""
+    """Return the benchmark of the problems in a store, in its order; each is read on use. Raises
+    DataError if no problem is left."""
     seen = [(place.id, place.about) for place in store.places]
     return _benchmark(name, store.get, prompt, seen, choice, facts, store.skipped)
 
 
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
     """Return the built-in splits, or the problems of a user's object: a list, or a function that
-    returns one. The object's `prompt`, if it has one, is the template."""
+    returns one. The object's `prompt`, if it has one, is the template. Raises ConfigError for
+    another `prompt`, and DataError for an object without problems."""
     problems, facts = read_object(name, own)
     prompt = getattr(own, "prompt", None) or COURSE
     if not isinstance(prompt, PromptStyle):
@@ -212,8 +220,9 @@ def _benchmark(
     facts: Mapping[str, Any],
     skipped: Sequence[Skipped] = (),
 ) -> Benchmark:
-    """Return the benchmark of these problems. The splits of the built-in family are limited one by
-    one, as in training. Raises DataError if no problem is left."""
+    """Return the benchmark of these problems, given as (id, labels) in order. At most
+    `choice.limit` are entries, the same ones each time; the splits of the built-in family are
+    limited one by one, as in training. Raises DataError if no problem is left."""
     by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for problem_id, about in seen:
         split = about.get("split", name) if name == "builtin" else name

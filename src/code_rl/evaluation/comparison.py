@@ -34,10 +34,11 @@ ACCEPTED = ("seed",)
 
 
 def compare(first: Path, second: Path, published: Published = lambda _: []) -> dict[str, Any]:
-    """Compare two evaluations and return the content of `comparison.json`.
+    """Compare two evaluations and return the content of `comparison.json`; nothing is written.
 
     `figures` has differences (second minus first) by name, on the problems that both have;
-    `remarks` are settings that differ. Raises ConfigError if benchmark, data or rule differ.
+    `remarks` are settings that differ. Raises ConfigError if benchmark, data or rule differ, a
+    folder holds no evaluation, or no problem has verdicts in both.
     """
     manifests = [_manifest(path) for path in (first, second)]
     one, other = (manifest["identity"] for manifest in manifests)
@@ -86,7 +87,8 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest of an evaluation's folder. Raises ConfigError if it holds none."""
+    """Return the manifest of an evaluation's folder. Raises ConfigError if it holds none, or one
+    that cannot be read."""
     manifest = read_manifest(path)
     if "identity" not in manifest:
         raise ConfigError(f"compare: {path} holds no evaluation (no manifest.json)")
@@ -94,7 +96,8 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _counts(path: Path) -> dict[Mode, dict[str, tuple[int, int]]]:
-    """Return (verdicts, passed) by mode and problem; the last row of a sample counts."""
+    """Return (verdicts, passed) by mode and problem; the last row of a sample counts, and undecided
+    ones do not. Raises DataError for a damaged line."""
     rows = {
         (row["problem_id"], row["mode"], row["sample"]): row for row in read_lines(path / VERDICTS)
     }
@@ -108,7 +111,8 @@ def _counts(path: Path) -> dict[Mode, dict[str, tuple[int, int]]]:
 
 
 def _published(identity: Mapping[str, Any], published: Published) -> list[dict[str, Any]]:
-    """Return the published values of this benchmark for the recipe of the evaluated run."""
+    """Return the published values of this benchmark for the recipe of the evaluated run; empty
+    without a recipe."""
     recipe = identity.get("asked", {}).get("recipe")
     values = published(recipe) if recipe is not None else []
     return [
@@ -119,7 +123,8 @@ def _published(identity: Mapping[str, Any], published: Published) -> list[dict[s
 
 
 def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """List the settings that differ between the two evaluations."""
+    """Return a line for each setting that differs between the two evaluations, by name, the prompt
+    last; the seed may differ."""
     before, after = (
         {**each.get("settings", {}), "prompt": each.get("prompt")} for each in (one, other)
     )
@@ -135,7 +140,8 @@ COMPARISON, SUMMARY = "comparison.json", "summary.json"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the results in a folder and its subfolders, by benchmark."""
+    """Return the content of `results.json` in a folder and its subfolders, by benchmark. Each
+    folder with a manifest must have results: else FileNotFoundError is raised."""
     found = [
         json.loads((path.parent / RESULTS).read_text("utf-8"))
         for path in sorted(folder.rglob(MANIFEST))
@@ -144,8 +150,8 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Return one row per folder: Pass@1 with interval of each benchmark and, with several, their
-    plain mean."""
+    """Return one row per folder, in order: Pass@1 with interval of each benchmark and, with
+    several, their plain mean. `folders` are by the label of the row."""
     rows = []
     for name, folder in folders.items():
         shown = ("pass@1", "interval", "problems")
@@ -158,8 +164,8 @@ def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the unweighted mean over benchmarks, with a 95% interval that treats them as
-    independent."""
+    """Return the unweighted mean over at least one benchmark, with a 95% interval that treats them
+    as independent."""
     parts = [
         Estimate(each["pass@1"], each["interval"][0], each["interval"][1], 0) for each in figures
     ]
@@ -168,7 +174,8 @@ def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
-    """Return the rows as Markdown."""
+    """Return the rows as a Markdown table; `label` heads the first column. All rows have the
+    benchmarks of the first."""
     columns = [
         row["benchmarks"] | {name: row[name] for name in ("average",) if name in row}
         for row in rows

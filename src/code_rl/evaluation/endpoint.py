@@ -49,6 +49,8 @@ class Endpoint(CompletionGenerator):
     grouped = False
 
     def __init__(self, config: EvalConfig) -> None:
+        """Prepare the client; nothing is sent. Raises ConfigError for an `endpoint`, `extra_body`
+        or `api_key_env` that cannot be used, or without the package `openai`."""
         self._config, self._url = config, str(config.endpoint).rstrip("/")
         self._extra = read_extra(config.extra_body, narrowed(config))
         self._key = _read_key(config.api_key_env)
@@ -59,7 +61,8 @@ class Endpoint(CompletionGenerator):
         self._answered = time.monotonic()
 
     async def check(self) -> None:
-        """Raise BackendError if no server listens; whatever one answers, it is there."""
+        """Raise BackendError if no server listens. Any answer, also a refusal, and a slow server
+        are accepted."""
         import openai
 
         asking = self._client.with_options(max_retries=0, timeout=CONNECT_TIMEOUT_S)
@@ -76,17 +79,20 @@ class Endpoint(CompletionGenerator):
             return
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Send one request for each number, all at once."""
+        """Send one request for each number, at most `asking` at once over the whole evaluation, and
+        return the samples in order. Raises CompletionError for a sample that is not available,
+        BackendError or ConfigError if none can be."""
         return list(
             await asyncio.gather(*(self._request_sample(request, number) for number in numbers))
         )
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections; `complete` fails afterwards."""
         await self._client.close()
 
     async def _request_sample(self, request: CompletionRequest, number: int) -> Sample:
-        """Send one request, in its turn, and read the sample from the answer."""
+        """Send one request, in its turn, and read the sample from the answer. Its seed depends only
+        on the problem's seed, the mode and the number. `seconds` excludes the wait for the turn."""
         body = {
             "model": self._config.model_name,
             "messages": list(request.opening),
@@ -112,7 +118,9 @@ class Endpoint(CompletionGenerator):
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> Any:
-        """Return the server's answer. Raises CompletionError, ConfigError, or BackendError.
+        """Return the server's answer to one request, which has a whole choice. Raises
+        CompletionError for this sample alone, ConfigError for a wrong address, model or key,
+        BackendError if the server is gone.
 
         A request that fails for `outage_timeout` while the server answers others is a missing
         sample. If no request is answered for so long, the evaluation stops.
@@ -160,14 +168,15 @@ class Endpoint(CompletionGenerator):
         return answer
 
     def _failed(self, why: str, began: float) -> CompletionError | BackendError:
-        """Return the error of a request that `began` then: of this sample alone if the server has
-        answered others since, else of the server."""
+        """Return the error of a request that `began` then (`time.monotonic`): of this sample alone
+        if the server has answered others since, else of the server. The caller raises it."""
         if self._answered > began:
             return CompletionError(f"server_error: {why}, while others were answered")
         return self._gone(why)
 
     def _gone(self, why: str) -> BackendError:
-        """Return the error that ends the evaluation: the server answers nothing."""
+        """Return the error that ends the evaluation: the server answers nothing. The caller raises
+        it."""
         return BackendError(
             f"{self._url}{via_proxy(self._url)} did not answer for "
             f"{self._config.outage_timeout:g} s ({why}; outage_timeout=); every sample so far is "
@@ -176,8 +185,9 @@ class Endpoint(CompletionGenerator):
 
 
 def _connect(url: str, key: str | None, outage_timeout_s: float) -> Any:
-    """Return a client that sends the named key and nothing from other environment variables. It
-    repeats a failed request for about `outage_timeout_s` seconds."""
+    """Return a client that sends the named `key` (None: no key) and nothing from other environment
+    variables. It repeats a failed request for about `outage_timeout_s` seconds. Raises ConfigError
+    for an address that is no http(s) URL, or without the package `openai`."""
     try:
         import openai
     except ImportError as error:
@@ -195,6 +205,7 @@ def _connect(url: str, key: str | None, outage_timeout_s: float) -> Any:
     sent = SENT | {name.lower() for name in named}
 
     async def send_no_more(request: Any) -> None:
+        """Delete every header but those named, before the request is sent."""
         for name in set(request.headers) - sent:
             del request.headers[name]
 
@@ -212,8 +223,9 @@ def _connect(url: str, key: str | None, outage_timeout_s: float) -> Any:
 
 
 def read_extra(text: str | None, also: Iterable[str]) -> dict[str, Any]:
-    """Return further fields of every request, from JSON. Raises ConfigError for another form, and
-    for fields that have settings of their own."""
+    """Return further fields of every request, from a JSON object (None: no fields). Raises
+    ConfigError for another form, and for fields that have settings of their own: RESERVED and
+    `also`."""
     if text is None:
         return {}
     try:
@@ -229,7 +241,8 @@ def read_extra(text: str | None, also: Iterable[str]) -> dict[str, Any]:
 
 
 def _read_key(variable: str | None) -> str | None:
-    """Return the key from the named environment variable."""
+    """Return the key from the named environment variable, or None if no variable is named. Raises
+    ConfigError if it is not set to printable ASCII."""
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()

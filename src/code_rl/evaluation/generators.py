@@ -65,7 +65,8 @@ class CompletionRequest:
 
     @property
     def opening(self) -> Sequence[Message]:
-        """The conversation up to the answer, for generators that answer once."""
+        """The conversation up to the answer, for generators that answer once: `messages`, or else
+        the course's prompt."""
         return Single().begin(self.problem.view()) if self.messages is None else self.messages
 
 
@@ -79,8 +80,9 @@ class CompletionGenerator(Protocol):
     grouped: bool = True
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Return the samples of these numbers. Raises CompletionError if these are not available,
-        CodeRLError if none can be."""
+        """Return the samples of these numbers, in any order; a missing one counts as not available.
+        Raises CompletionError if these are not available, another CodeRLError to end the
+        evaluation."""
         ...
 
 
@@ -88,12 +90,15 @@ class Stored(CompletionGenerator):
     """Samples made elsewhere."""
 
     def __init__(self, path: str, samples: Mapping[str, Sequence[Sample]], sha256: str) -> None:
+        """Hold `samples` by problem id, read from the file `path` with this hash, which the
+        manifest records."""
         self.description = f"samples of {path}"
         self.facts = {"samples": path, "sha256": sha256}
         self._samples = samples
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Return the file's samples of these numbers."""
+        """Return the file's samples of these numbers and this mode; those that it does not have are
+        left out."""
         stored = self._samples.get(request.problem.id, ())
         return [
             sample for sample in stored if sample.mode == request.mode and sample.sample in numbers
@@ -107,7 +112,8 @@ class Reference(CompletionGenerator):
     facts: Mapping[str, Any] = {"model": "reference"}
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Return the first reference solution. Raises CompletionError for a problem without one."""
+        """Return the first reference solution under each number. Raises CompletionError for a
+        problem without one."""
         problem = request.problem
         if not problem.solutions:
             raise CompletionError("no_reference: the benchmark has no solution of this problem")
@@ -130,7 +136,9 @@ class PolicyGenerator:
     grouped: bool = True
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Roll out the whole group and return the requested samples, with their verdicts."""
+        """Roll out the whole group of `request.total` samples, greedily at temperature 0, and
+        return the requested ones, with their verdicts. Samples in the request's log are not
+        generated again."""
         sampling = (
             replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
         )
@@ -147,8 +155,8 @@ class PolicyGenerator:
 
 
 def _sample(group: Group, mode: Mode, number: int) -> Sample:
-    """Return one trajectory as a sample: its last answer, or the program if an environment found it
-    in its own way."""
+    """Return trajectory `number` of a group as a sample with its verdict: its last answer, or the
+    program if an environment found it in its own way. `seconds` are those of the whole group."""
     trajectory = group.trajectories[number]
     plain = extract_code(trajectory.text, group.problem.language) == trajectory.last.code
     return Sample(
@@ -176,7 +184,8 @@ async def open_policy(
 ) -> tuple[Policy, str]:
     """Connect the weights of `state_path` (None: the base model's) and return their policy, with
     the description of their back end. `folder` is for the embedded engine's state; `stack` closes
-    the back end."""
+    the back end. Raises ConfigError, CheckpointError or BackendError if they cannot be
+    connected."""
 
     share_cores()
     backend = await connect(config, training, folder, state_path)
@@ -190,7 +199,9 @@ async def open_policy(
 async def connect_weights(
     config: EvalConfig, out: Path, executor: Executor, stack: AsyncExitStack
 ) -> PolicyGenerator:
-    """Connect a base model's or a checkpoint's weights on their back end, in their environment."""
+    """Connect the weights of `config.checkpoint` (None: the base model `config.model_name`) on
+    their back end, in their environment; `stack` closes it. Raises ConfigError or CheckpointError
+    for a checkpoint or an environment that cannot be used."""
 
     facts = dict[str, Any](model=config.model_name, backend=config.backend)
     where, state_path, training = str(config.model_name), None, TrainingOptions()
@@ -223,11 +234,11 @@ def read_samples_file(
     path: str, entries: Sequence[EvalEntry], others: Collection[str]
 ) -> tuple[Stored, int, bool, int]:
     """Return the stored samples for a benchmark, the largest number of sampled ones per problem,
-    whether there are greedy ones, and the number left out because their problems are among
+    True if there are greedy ones, and the number left out because their problems are among
     `others`.
 
     Raises ConfigError if there is no file or no sample is left, DataError for malformed rows and
-    for unknown ids.
+    for ids that are in neither `entries` nor `others`.
     """
     if not Path(path).is_file():
         raise ConfigError(f"samples={path} is no file")

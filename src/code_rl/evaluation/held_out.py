@@ -48,9 +48,12 @@ async def evaluate(
     on_verdict: Callable[[], object] = lambda: None,
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: only greedily).
+    Return the results in the order of the splits. Equal seeds give equal requests, whatever else
+    runs.
 
     `log` keeps each group, so that an interrupted evaluation can continue. `on_verdict` is called
-    for each judged completion.
+    for each judged completion. Raises SandboxError if no completion of a split has a verdict, and
+    any error of the policy.
     """
     entries_of = {
         name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))]
@@ -79,10 +82,10 @@ async def evaluate(
 
 
 def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
-    """Return flat `eval/…` metrics: means over splits, then each split's own.
+    """Return flat `eval/…` metrics: each split's own, and plain means over splits.
 
     `eval/mean_correct` is greedy Pass@1. `eval/pass@1`, `eval/pass@k` and the format rate are from
-    samples at the run's temperature.
+    samples at the run's temperature; without samples they are left out.
     """
     metrics: dict[str, float] = {}
     columns: dict[str, list[float]] = {}

@@ -23,7 +23,8 @@ MANIFEST = "manifest.json"
 
 @cache
 def code_version() -> dict[str, Any]:
-    """Return the version, a hash of the package's source, and (in a checkout) the commit."""
+    """Return the version, a hash of the package's source, and (in a checkout) the commit; computed
+    once per process."""
     return {
         "code_rl": __version__,
         "source_sha256": sources_digest("code_rl"),
@@ -34,7 +35,8 @@ def code_version() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str | None:
-    """Return the commit of the source tree, or None outside one."""
+    """Return the commit of the source tree, or None outside one, without git, or after ten
+    seconds."""
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
         return (
@@ -60,7 +62,8 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
-    """Raise ConfigError, naming the first difference, if the evaluation in `out` is another one."""
+    """Raise ConfigError, naming the first difference, if the `earlier` evaluation in `out` (empty:
+    none) is another one. Only `identity` counts."""
     if not earlier:
         return
     before, after = _flat(earlier.get("identity", {})), _flat(now["identity"])
@@ -73,13 +76,14 @@ def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) ->
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity with JSON's types, and its settings beside the rest."""
+    """Return an identity with JSON's types (a tuple becomes a list), and its settings beside the
+    rest; `identity` is not changed."""
     flat: dict[str, Any] = json.loads(json.dumps(identity))
     return {**flat.pop("settings", {}), **flat.pop("asked", {}), **flat}
 
 
 def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest, all or nothing."""
+    """Replace the manifest in `out` atomically. Raises OSError."""
     write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=True) + "\n")
 
 

@@ -36,7 +36,7 @@ class Estimate:
 
 
 def rate(value: float, ends: Sequence[float]) -> str:
-    """Return a rate with its interval as text, in per cent."""
+    """Return a rate with its interval (low, high), all from 0 to 1, as text in per cent."""
     low, high = ends
     return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -61,7 +61,8 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 @lru_cache(1)  # consecutive figures of a benchmark use the same weights
 def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Return, for each resample: the weights of the problems [RESAMPLES, problems], those of the
-    two bounds, and their sum."""
+    two bounds, and their sum. They are the same for the same number of problems, so intervals can
+    be repeated; they must not be changed in place."""
     rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
     at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
@@ -70,7 +71,7 @@ def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
 
 def mean_with_interval(values_P: Sequence[float]) -> Estimate:
     """Return the mean of one value per problem, each from 0 to 1, with its 95% interval over
-    problems.
+    problems. There is at least one; equal values give equal intervals.
 
     If every value is 0 or 1 (one completion per problem), this is Wilson's interval. Otherwise it
     is Rubin's Bayesian bootstrap (2,000 seeded draws of weights) with half an assumed value at each
@@ -112,7 +113,7 @@ def crossed_difference(
 
 def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     """Return the weighted sum of independent estimates with its 95% interval (G. Y. Zou and A.
-    Donner, 2008); a negative weight subtracts.
+    Donner, 2008); a negative weight subtracts. There is at least one part.
 
     Each bound is computed from the parts' bounds in its direction. For two rates with Wilson's
     intervals this is Newcombe's interval. `problems` counts the parts that are added.
@@ -141,12 +142,13 @@ class SampleOutcome:
 
     @property
     def judged(self) -> bool:
-        """True if the verdict is about the program."""
+        """True if the verdict is about the program; False for `sandbox_error` and
+        `checker_error`."""
         return not self.kind.undecided
 
     @property
     def correct(self) -> bool:
-        """True when every test passed."""
+        """True if every test passed; False also without a verdict."""
         return self.kind is VerdictKind.PASSED
 
 
@@ -170,8 +172,9 @@ class Figures:
 
 
 def figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures:
-    """Return the figures of completions by problem, for each k of `ks`. Raises SandboxError if no
-    completion has a verdict."""
+    """Return the figures of completions by problem, for each k of `ks`. Completions without a
+    verdict count for the rates and tokens, not for pass@k. Raises SandboxError if no completion has
+    a verdict."""
     everything = [outcome for outcomes in outcomes_P for outcome in outcomes]
     counted_P = [counts for outcomes in outcomes_P if (counts := verdict_counts(outcomes))[0]]
     if not counted_P:

@@ -47,13 +47,13 @@ class Judged:
 
     @property
     def complete(self) -> bool:
-        """True if every program got a decided verdict."""
+        """True if every program got a decided verdict, now or in an earlier process."""
         return not any(count for kind, count in self.counts.items() if kind.undecided)
 
 
 def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
-    """Yield the programs of a file. Raises DataError, naming the line, for a malformed row or an
-    unknown problem."""
+    """Yield the programs of a file, in order, as it is read. Raises DataError, naming the line, for
+    a malformed row or an unknown problem, and for a file without a program."""
     where = ""
     for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
@@ -71,8 +71,8 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
 
 
 def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a file. A group in a run's rollouts.jsonl gives one row for each of its
-    completions."""
+    """Yield (line, row) of a file. A group in a run's rollouts.jsonl gives one row for each of its
+    completions, named `STEP/GROUP/ATTEMPT/MEMBER`. Raises DataError for a malformed line."""
     for where, row in read_rows(path):
         if not isinstance(row.get("completions"), list):
             yield where, row
@@ -95,8 +95,10 @@ def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def keyed(
     path: str, store: ProblemStore, limit: float | None, language: str | None
 ) -> Iterator[tuple[ProgramRow, str]]:
-    """Yield the programs of a file, each with a hash of everything that decides its verdict.
-    Repeated programs get different hashes, so each is judged."""
+    """Yield the programs of a file, each with a hash of everything that decides its verdict: the
+    judge's source, the problems, limits, language and text. Repeated programs get different hashes,
+    so each is judged. A verdict under another hash is not reused, so the hash must be the same in
+    every process."""
     context = f"{sources_digest('code_rl.grading')} {store.folder.name} {limit} {language}"
     seen: Counter[bytes] = Counter()
     for program in read_programs(path, store):
@@ -108,8 +110,9 @@ def keyed(
 
 
 def check_programs(path: str, store: ProblemStore, language: str | None) -> tuple[int, set[str]]:
-    """Read the whole file once. Return the number of its programs and their languages. Raises
-    DataError for the first bad row, or problem that programs of `language` cannot have."""
+    """Read the whole file once; nothing is run. Return the number of its programs and the languages
+    in which they are judged. Raises DataError for the first bad row, a program in another language
+    than its problem, or a problem that programs of `language` cannot have."""
     total, languages = 0, dict[str, str]()
     for program in read_programs(path, store):
         total, name = total + 1, program.problem_id
@@ -134,12 +137,14 @@ async def judge_programs(
     cpu_limit_s: float | None = None,
     on_verdict: Callable[[Verdict], object] = lambda _: None,
 ) -> Judged:
-    """Judge every program of a file that `check_programs` has read. Write one row each to `out`, in
-    the order of the programs.
+    """Judge every program of a file that `check_programs` has read. Write one row each to `out` as
+    soon as it has a verdict; at the end the rows are put in the order of the programs. Programs
+    with a decided verdict in `out` are not run again.
 
     `language` is that of the programs (None: each problem's own). `concurrency` programs are in
-    flight (None: enough to fill the executor's slots); a slow one does not delay the others. Does
-    not close `executor`.
+    flight (None: enough to fill the executor's slots); a slow one does not delay the others.
+    `cpu_limit_s` lowers the limit per test (None: keeps it). Does not close `executor`. Raises
+    DataError as `open_verdicts` does, and OutageError; the rows so far stay.
     """
     started = time.perf_counter()
     rows = keyed(programs, store, cpu_limit_s, language)
@@ -148,6 +153,8 @@ async def judge_programs(
     with open_verdicts(out) as log:
 
         async def work() -> None:
+            """Judge one program after the other, until all workers together have taken every
+            row."""
             nonlocal judged
             for program, key in rows:
                 # Let other tasks run, even if this program waits for nothing
@@ -185,7 +192,8 @@ async def judge_programs(
 
 @contextlib.contextmanager
 def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
-    """Open the verdicts in the file `out`, by the `key` of each program.
+    """Open the verdicts in the file `out`, by the `key` of each program, and lock it for the block.
+    A file that a failed block leaves empty is deleted.
 
     Raises DataError if the file cannot be written, has any other content, or is in use.
     """
@@ -216,7 +224,9 @@ def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
 
 
 def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
-    """Put the rows under `keys` first, in this order, followed by the others."""
+    """Put the rows under `keys` first, in this order, followed by the rows of programs that are not
+    among them; older rows of the same programs are dropped. Each key has a row. The file is
+    replaced atomically."""
     mine = dict.fromkeys(keys)
     program_of = {key: _program(row) for key in log if (row := log.get(key))}
     judged = {program_of[key] for key in mine}
@@ -224,16 +234,18 @@ def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
 
 
 def is_judged(row: Mapping[str, Any] | None) -> bool:
-    """Return True if a row has a verdict about its program."""
+    """Return True if a row has a verdict about its program; None is no row."""
     return row is not None and not VerdictKind(row["verdict"]).undecided
 
 
 def _key(row: Mapping[str, Any]) -> str:
+    """Return the key of a row. Raises KeyError or ValueError for anything but a row of verdicts."""
     VerdictKind(row["verdict"]), _program(row)
     return str(row["key"])
 
 
 def _program(row: Mapping[str, Any]) -> tuple[object, object]:
+    """Return the identity of a row's program: the ids of the problem and of the program."""
     return row["problem_id"], row["program_id"]
 
 
@@ -241,7 +253,7 @@ class JudgingView(VerdictView):
     """Shows the judging of programs, and a table of their verdicts."""
 
     def summary(self, done: Judged, out: str) -> None:
-        """The table of verdicts, programs per second, and where the rows are."""
+        """Print the table of verdicts, programs per second, and the file `out` with the rows."""
         counts, total = done.counts, sum(done.counts.values())
         table = self.table("verdict", "programs", "share", left=("verdict",))
         for kind in VerdictKind:

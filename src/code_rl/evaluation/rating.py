@@ -68,8 +68,9 @@ class ContestResult:
 
 
 def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> ContestResult:
-    """Rate the attempts (by problem index, in order) as one participant of `contest`. Problems
-    without attempts count as unsolved."""
+    """Rate the attempts (by problem index, each True if accepted, in order) as one participant of
+    `contest`. Problems without attempts count as unsolved, attempts at unknown problems are
+    ignored. Attempts after the first accepted one do not count."""
     points, penalty = 0.0, 0.0
     solved = {
         index: worth
@@ -91,7 +92,8 @@ def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> Co
 
 
 def _rating_at(ratings_N: np.ndarray, place: int) -> int:
-    """Return the largest integer rating from 0 whose expected place is `place` or worse."""
+    """Return the largest integer rating from 0 whose expected place is `place` or worse, less than
+    100 above the best participant's. There is at least one participant."""
     low, high = 0, int(ratings_N.max()) + HEADROOM
     while high - low > 1:
         middle = (low + high) // 2
@@ -101,7 +103,8 @@ def _rating_at(ratings_N: np.ndarray, place: int) -> int:
 
 
 def percentile(rating: float, sorted_ratings: Sequence[float]) -> float:
-    """Return the share of `sorted_ratings` strictly below `rating`, in per cent to one decimal."""
+    """Return the share of `sorted_ratings` (ascending, not empty) strictly below `rating`, in per
+    cent to one decimal."""
     return round(100.0 * bisect.bisect_left(sorted_ratings, rating) / len(sorted_ratings), 1)
 
 
@@ -121,8 +124,8 @@ def read_rating_table(path: str | Path) -> list[float]:
 
 
 def read_standings(path: str | Path) -> dict[str, Contest]:
-    """Return the contests of a snapshot by id, in either form. Raises DataError naming file, line
-    and fault."""
+    """Return the contests of a snapshot by id, in either form; the last of equal ids counts. Raises
+    DataError naming file, line and fault."""
     contests: dict[str, Contest] = {}
     for where, row in read_rows(path):
         try:
@@ -140,13 +143,16 @@ def read_standings(path: str | Path) -> dict[str, Contest]:
 
 
 def _from_row(row: Mapping[str, Any]) -> Contest:
+    """Read a contest in our form. Raises KeyError, TypeError or ValueError for any other row."""
     return _contest(
         row["contest_id"], row, row["problems"], ((each, each["rating"]) for each in row["rows"])
     )
 
 
 def _from_site(row: Mapping[str, Any]) -> Contest:
-    """Read a contest in the form of Codeforces' own API."""
+    """Read a contest in the form of Codeforces' own API, with or without its outer object;
+    participants without a rating before the contest are left out. Raises KeyError, TypeError,
+    ValueError or IndexError for any other row."""
     # With or without the site's outer object
     answers = (row[name] for name in ("standings", "rating_changes"))
     standings, changes = (
@@ -164,7 +170,8 @@ def _contest(
     problems: Iterable[Mapping[str, Any]],
     rated: Iterable[tuple[Mapping[str, Any], Any]],
 ) -> Contest:
-    """Build a contest whose rated participants are sorted from best to worst."""
+    """Build a contest whose rated participants are sorted from best to worst: more points first,
+    then less penalty. Raises KeyError, TypeError or ValueError for malformed fields."""
     points_of = {str(problem["index"]): problem.get("points") for problem in problems}
     worth = {
         index: None if points is None else float(points) for index, points in points_of.items()

@@ -37,7 +37,13 @@ def make_results(
     model: str,
     config: EvalConfig,
 ) -> dict[str, Any]:
-    """Return the content of `results.json`. Raises SandboxError if no sample got a verdict."""
+    """Return the content of `results.json`, whose names `compare` and the tables read. Samples at
+    the temperature are the main figures; without any (`plan.samples` 0) the greedy ones are.
+    Figures that need a verdict are left out for problems without one.
+
+    Raises SandboxError if every sample is missing, and ConfigError or DataError for unusable
+    `standings` or `ratings`.
+    """
     main: Mode = SAMPLED if plan.samples else GREEDY
     by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
     if not any(outcomes for outcomes in by_problem[main].values()):
@@ -78,7 +84,7 @@ def make_results(
 
 
 def _how(config: EvalConfig, plan: Plan) -> str:
-    """Return the settings that affect results, as a short text."""
+    """Return the settings that affect results, as a short text for the table."""
     limits = "own CPU limits" if plan.cpu_limit_s is None else f"{plan.cpu_limit_s:g} CPU s a test"
     if config.answered_by in ("reference", "samples"):
         return f"n={plan.samples}, {limits}"
@@ -95,10 +101,11 @@ def _group(
     plan: Plan,
     ks: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the figures of some problems: pass@k, greedy, rates, counts, tokens. Empty ones are
-    left out."""
+    """Return the figures of some problems: pass@k, greedy, rates, counts, tokens. If none of their
+    samples has a verdict, only `wanted_problems` and `problems` = 0."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
+        """Return the figures of one mode, or None if none of its samples has a verdict."""
         outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]
         judged = any(one.judged for outcomes in outcomes_P for one in outcomes)
         return figures(outcomes_P, ks) if judged else None
@@ -135,10 +142,12 @@ def _rating(
     standings: str, ratings: str | None, by_problem: Mapping[str, list[SampleOutcome]]
 ) -> dict[str, Any]:
     """Return the rating by a snapshot of `standings`, and the percentile by a table of all users'
-    `ratings`. Samples of a problem are submissions in order.
+    `ratings` (None: no percentile). Samples of a problem are submissions in order. The rating is
+    None if no contest has more than 200 participants.
 
     The result lists contests without standings, problems without a contest, and problems that their
-    contest does not list.
+    contest does not list. Raises ConfigError if the snapshot has none of the contests, DataError
+    for a malformed file.
     """
     attempts: dict[str, dict[str, list[bool]]] = {}
     unnamed = []
@@ -181,4 +190,5 @@ def _rating(
 
 
 def _ends(estimate: Estimate) -> list[float]:
+    """Return [low, high] of an estimate."""
     return [estimate.low, estimate.high]

@@ -43,10 +43,11 @@ async def judge_official(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
 ) -> Verdict:
     """Return LiveCodeBench's own verdict: by its rule, with all calls of a function in one process,
-    as in its harness.
+    as in its harness. `code` None is an answer without a program; `cpu_limit_s` lowers the limit
+    per test (None: keeps it).
 
     If a limit stops that process, which has twice a test's CPU limit, each call runs separately
-    under its own limit.
+    under its own limit. Raises as `judge_async` does.
     """
     tests = tuple(replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
     official = replace(problem, tests=tests, compare=Compare("lcb-official"))
@@ -76,7 +77,8 @@ class Plan:
     official: bool = False
 
     def modes(self) -> Iterator[tuple[Mode, int]]:
-        """Yield each mode with its number of samples."""
+        """Yield each mode with its number of samples per problem, greedy first; a mode without
+        samples is left out."""
         if self.greedy:
             yield GREEDY, 1
         if self.samples:
@@ -100,7 +102,8 @@ class Found:
     def by_problem(
         self, entries: Iterable[EvalEntry], mode: Mode
     ) -> dict[str, list[SampleOutcome]]:
-        """Return the outcomes of one mode by problem, in the samples' order."""
+        """Return the outcomes of one mode by problem, in the samples' order; a problem without
+        outcomes has an empty list."""
         found: dict[str, list[SampleOutcome]] = {entry.problem_id: [] for entry in entries}
         for key, outcome in sorted(self.outcomes.items(), key=lambda item: item[0]):
             if key[1] == mode and key[0] in found:
@@ -127,12 +130,15 @@ class RuleGrader(GroupGrader):
     def __init__(
         self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore
     ) -> None:
+        """Grade `problem` with its CPU limit times `plan.cpu_factor`, then lowered to
+        `plan.cpu_limit_s`."""
         scaled = replace(problem, time_limit_s=problem.time_limit_s * plan.cpu_factor)
         super().__init__(scaled, executor, cpu_limit_s=plan.cpu_limit_s)
         self._places, self._official = places, plan.official and problem.compare.rule == "lcb"
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
-        """Judge in a slot, all tests by LiveCodeBench's own rule where the plan asks for it."""
+        """Judge in a slot, all tests by LiveCodeBench's own rule if the plan asks for it. Raises as
+        `judge_async` does."""
         async with self._places:
             if public or not self._official:
                 return await super()._run(public, code)
@@ -157,6 +163,9 @@ class Evaluation:
         folder: Folder | None = None,
         log: Callable[[str], GroupLog] = lambda _: GroupLog(),
     ) -> None:
+        """Sample and judge nothing yet. Problems and answers are given by `ask` and `generator`;
+        the caller closes `generator` and `executor`. Set `on_verdict` to be called with each new
+        verdict."""
         self._entries, self._ask, self._generator, self._plan = entries, ask, generator, plan
         self._executor, self._folder = executor, folder
         self._log = log if folder is None else folder.group_log
@@ -168,12 +177,14 @@ class Evaluation:
 
     @property
     def total(self) -> int:
-        """The number of samples."""
+        """The number of samples wanted, in all modes, with those of an earlier process."""
         return len(self._entries) * sum(number for _, number in self._plan.modes())
 
     async def run(self) -> Found:
-        """Sample and judge everything that is missing, and return all results. Raises CodeRLError
-        if the rest is not available; finished samples stay kept."""
+        """Sample and judge everything that is missing, once, and return all results, those of an
+        earlier process included. A sample that is not available is noted as missing. Raises
+        CodeRLError if the rest is not available; finished samples stay kept. The folder is closed
+        in any case."""
         started, work, complete = time.perf_counter(), self._work(), False
         try:
             await gather_or_cancel(self._worker(work) for _ in range(self._workers))
@@ -185,7 +196,9 @@ class Evaluation:
         return self._found
 
     def _work(self) -> Iterator[Work]:
-        """Yield the remaining work in order, after recording an earlier process's results."""
+        """Yield the remaining work in the order of the entries, after recording an earlier
+        process's results. Samples without a verdict are judged without being sampled again. Raises
+        DataError for a malformed row of the folder."""
         plan, entries = self._plan, self._entries
         wanted = {(entry.problem_id, mode) for entry in entries for mode, _ in plan.modes()}
         have: set[Key] = set()
@@ -209,8 +222,9 @@ class Evaluation:
                 yield from (Work(entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
-        """Work on one item after the other; a problem is in memory only meanwhile. There are enough
-        workers that judging does not delay sampling."""
+        """Work on one item after the other, from an iterator that all workers share; a problem is
+        in memory only meanwhile. There are enough workers that judging does not delay sampling.
+        Raises CodeRLError if the evaluation must end."""
         for item in work:
             question, grader = self._ask(item.entry), None
             if self._executor is not None:
@@ -224,7 +238,9 @@ class Evaluation:
     async def _complete(
         self, work: Work, question: Question, grader: RuleGrader | None
     ) -> Sequence[Sample]:
-        """Ask for a work item's samples; store them, and note why others are missing."""
+        """Ask for a work item's samples; store them before they are judged, and note why others are
+        missing. The seed depends only on the plan's seed, the split and the index. Raises
+        CodeRLError if the evaluation must end."""
         entry = work.entry
         # The same seed before and after training.
         seed = derive_seed(self._plan.seed, "eval", entry.split, entry.index)
@@ -245,7 +261,8 @@ class Evaluation:
     async def _judge(
         self, entry: EvalEntry, sample: Sample, language: str, grader: RuleGrader | None
     ) -> None:
-        """Judge the sample; samples with the same program share one run."""
+        """Judge the sample unless it has a verdict, store the verdict and call `on_verdict`;
+        samples with the same program share one run."""
         own, code = sample.verdict, sample.program(language)
         if own is None:
             assert grader is not None
@@ -257,7 +274,7 @@ class Evaluation:
         self.on_verdict(own)
 
     def _note(self, key: Key, sample: Sample, row: Row) -> None:
-        """Add one verdict to the results."""
+        """Add one verdict to the results; a later one under the same key replaces its outcome."""
         self._found.cpu_s += row["cpu_s"]
         self._found.outcomes[key] = SampleOutcome(
             kind=VerdictKind(row["verdict"]),

@@ -35,7 +35,8 @@ class HoldsProgram:
     code: str | None
 
     def program(self, language: str = "python") -> str | None:
-        """Return the program to judge, or None; `language` is that of the problem."""
+        """Return the program to judge, or None if there is none: `code`, or the last fenced block
+        of `completion`; `language` is that of the problem."""
         return self.code if self.completion is None else extract_code(self.completion, language)
 
 
@@ -61,11 +62,11 @@ class Sample(HoldsProgram):
 
     @property
     def key(self) -> Key:
-        """The sample's key."""
+        """The sample's key: problem, mode and number."""
         return self.problem_id, self.mode, self.sample
 
     def to_json(self) -> dict[str, Any]:
-        """Return one line of `samples.jsonl`."""
+        """Return one line of `samples.jsonl`, without the verdict; `sample_from_json` reads it."""
         row = asdict(replace(self, verdict=None, seconds=round(self.seconds, 3)))
         del row["verdict"]
         return row
@@ -130,7 +131,8 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
 
 
 def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
-    """Return the samples of each mode in order, without gaps; unavailable samples are left out."""
+    """Return the samples of each mode in order, renumbered from 0 without gaps; unavailable samples
+    are left out."""
     met: Counter[Mode] = Counter()
     numbered = []
     for key in sorted(samples, key=itemgetter(2)):
@@ -140,7 +142,9 @@ def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
 
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (problem id, sample) of a row in our, evalplus's or LiveCodeBench's form."""
+    """Yield (problem id, fields of a sample) of a row in our, evalplus's or LiveCodeBench's form;
+    the flag `continues` means that the text follows the prompt. Raises DataError, naming the row
+    `where`, for any other form."""
     if "question_id" in row:
         codes = row.get("code_list")
         if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
@@ -165,7 +169,7 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
 
 def text_of(row: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return the text of a row's program, under the name `code` or `completion`; empty if that is
-    null. Raises DataError for a row with both or none."""
+    null. Raises DataError, naming the row `where`, for a row with both or none."""
     names = [name for name in ("completion", "code") if name in row]
     texts = {name: row[name] for name in names if row[name] is not None}
     if not names or len(texts) > 1 or not all(isinstance(text, str) for text in texts.values()):
@@ -187,19 +191,21 @@ class Folder:
     it, so an interrupted evaluation can continue."""
 
     def __init__(self, out: Path) -> None:
+        """Open the files of an existing folder, and make missing ones. Raises DataError for a
+        damaged file, and OSError."""
         self.samples, self.verdicts = KeyedLog(out / SAMPLES, _key), KeyedLog(out / VERDICTS, _key)
         self._under_way = open_kept(out / f"{INFLIGHT}.jsonl")
 
     def group_log(self, problem_id: str) -> GroupLog:
-        """Return the log of a problem's unfinished work."""
+        """Return the log of a problem's unfinished work; all problems share its file."""
         return GroupLog(self._under_way, problem_id)
 
     def left(self, wanted: Callable[[Key], bool]) -> Iterator[tuple[Sample, Row | None]]:
-        """Yield the samples of an earlier process, each with its verdict if it has one about the
-        program.
+        """Yield the samples of an earlier process that are `wanted`, each with its row of verdicts,
+        or None if it is to be judged.
 
-        Other verdicts are removed from the file, since the samples will be judged again. Raises
-        DataError for a malformed row.
+        Verdicts `sandbox_error`, and verdicts without a sample, are removed from the file first.
+        Raises DataError for a malformed row.
         """
         judged = [
             key
@@ -221,7 +227,8 @@ class Folder:
             yield sample, self.verdicts.get(key)
 
     def close(self, *, complete: bool) -> None:
-        """Close every file; if the evaluation is `complete`, delete the file of unfinished work."""
+        """Close every file; if the evaluation is `complete`, delete the file of unfinished work.
+        Idempotent."""
         for log in (self.samples, self.verdicts, self._under_way):
             log.close()
         if complete:
@@ -229,10 +236,11 @@ class Folder:
 
 
 def _key(row: Mapping[str, Any]) -> Key:
+    """Return the key of a row. Raises KeyError for any other row."""
     return row["problem_id"], row["mode"], row["sample"]
 
 
 def verdict_row(sample: Sample, verdict: Verdict, format_ok: bool) -> Row:
-    """Return one line of `verdicts.jsonl`."""
+    """Return one line of `verdicts.jsonl`. `format_ok` is True if the sample has a program."""
     named = {"problem_id": sample.problem_id, "mode": sample.mode, "sample": sample.sample}
     return {**named, **verdict.to_json(), "format_ok": format_ok}

@@ -56,8 +56,9 @@ LIVECODEBENCH = "livecodebench"
 
 
 def check_benchmarks(config: EvalConfig) -> dict[str, str | None]:
-    """Return the named benchmarks, each with its `data=`. Raises ConfigError if one is not
-    available."""
+    """Return the named benchmarks, each with its `data=` (None: none), in order. Nothing is
+    downloaded. Raises ConfigError if one is not available, or if dates or a version are given
+    without livecodebench."""
     names = [name.strip() for name in (config.benchmark or "").split(",") if name.strip()]
     if not names:
         raise ConfigError("benchmark= names none")
@@ -70,10 +71,11 @@ def check_benchmarks(config: EvalConfig) -> dict[str, str | None]:
 
 
 def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
-    """Return the `data=` of each benchmark: PATH for one benchmark (or for several in one file),
-    NAME:PATH,… for several.
+    """Return the `data=` of each benchmark (None: none): PATH for one benchmark (or for several in
+    one file), NAME:PATH,… for several.
 
-    Raises ConfigError if it is unclear to which benchmark a file belongs.
+    Raises ConfigError if it is unclear to which benchmark a file belongs, or if it belongs to none
+    of `names`.
     """
     parts = [part.partition(":") for part in (data or "").split(",") if part]
     if data is not None and all(colon and name.strip() in BENCHMARKS for name, colon, _ in parts):
@@ -98,8 +100,12 @@ async def evaluate_benchmarks(
     data: Mapping[str, str | None],
     out: Path,
 ) -> int:
-    """Evaluate all benchmarks under each token limit. Several results are followed by a table with
-    their average. Raises ConfigError if another process writes into `out`."""
+    """Evaluate all benchmarks under each token limit, in folders of `out` that are continued if
+    they hold the same evaluation. Return the exit code: 0, or 1 if a sample has no verdict. Several
+    results are followed by a table with their average. `dry_run` writes nothing.
+
+    Raises ConfigError if another process writes into `out`, or if it holds another evaluation.
+    """
     lock: AbstractContextManager[object] = contextlib.nullcontext()
     if not config.dry_run:
         lock = only_writer(make_folder(out) / LOCK, f"out={out}")
@@ -120,8 +126,8 @@ async def evaluate_benchmarks(
 
 
 async def _evaluate_at_limit(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
-    """Evaluate every benchmark of `data` (name to file) under one token limit. Return the exit
-    code: 0, or 1 if a sample has no verdict."""
+    """Evaluate every benchmark of `data` (name to file), in order, under one token limit. Return
+    the exit code: 0, or 1 if a sample has no verdict."""
     view = EvalView()
     async with contextlib.AsyncExitStack() as stack:
         executor = connect_executor(**config.connection)
@@ -144,7 +150,9 @@ async def _evaluate_at_limit(config: EvalConfig, data: Mapping[str, str | None],
 async def connect_generator(
     config: EvalConfig, out: Path, executor: Executor, stack: contextlib.AsyncExitStack
 ) -> CompletionGenerator:
-    """Return the generator for every benchmark; `stack` closes it."""
+    """Return the generator for every benchmark; `stack` closes it. Raises ConfigError,
+    CheckpointError or BackendError if it cannot be used. Samples of a file have a generator for
+    each benchmark, made elsewhere."""
     if config.answered_by == "weights":
         return await connect_weights(config, out, executor, stack)
     if config.answered_by == "reference":
@@ -163,7 +171,10 @@ async def _evaluate(
     out: Path,
     view: EvalView,
 ) -> bool:
-    """Evaluate one benchmark. Return True if every sample has a verdict."""
+    """Evaluate one benchmark in the folder `out` and write its results there. Return True if every
+    sample has a verdict. `generator` None means a dry run or stored samples. The manifest is
+    written before the first sample, so that another evaluation cannot go on there. Raises
+    ConfigError for that."""
     n, greedy = sample_count(config), bool(config.greedy)
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True
@@ -218,7 +229,8 @@ async def _evaluate(
 
 
 def _shown(results: Mapping[str, Any], out: Path, view: EvalView) -> bool:
-    """Write and show the results. Return True if every sample has a verdict."""
+    """Write `results.json` and `results.md`, and show the results. Return True if every sample has
+    a verdict."""
     write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_atomically(out / "results.md", markdown(results) + "\n")
     view.results(results)
@@ -228,7 +240,8 @@ def _shown(results: Mapping[str, Any], out: Path, view: EvalView) -> bool:
 
 
 def _counts(found: Found, wanted: int) -> dict[str, int]:
-    """Return the counts of all samples: wanted = judged + without a verdict + missing."""
+    """Return the counts of all samples: `wanted` = judged + without a verdict + missing; those from
+    an earlier process are among them."""
     judged = sum(outcome.judged for outcome in found.outcomes.values())
     return {
         "samples_wanted": wanted,
@@ -242,8 +255,8 @@ def _counts(found: Found, wanted: int) -> dict[str, int]:
 def identity(
     config: EvalConfig, benchmark: Benchmark, generator: CompletionGenerator, plan: Plan
 ) -> dict[str, Any]:
-    """Return the identity of this evaluation; its folder can be continued only with the same
-    identity."""
+    """Return the identity of this evaluation; its folder can be continued, and two evaluations
+    compared, by these names. A new one makes every earlier folder another evaluation."""
     sampled = config.answered_by in ("endpoint", "weights")
     return {
         "benchmark": benchmark.name,
@@ -267,7 +280,8 @@ def identity(
 
 def holds_evaluations(folder: Path, below: int = 2) -> bool:
     """Return True for the folder of an evaluation, and for a folder with only such folders (by
-    limit, by benchmark) and their shared files."""
+    limit, by benchmark; at most `below` levels) and their shared files; an empty folder counts.
+    Raises ConfigError for a manifest that cannot be read."""
     if (folder / MANIFEST).is_file():
         return "identity" in read_manifest(folder)
     beside = (SUMMARY, COMPARISON, STATE, LOCK)

@@ -152,7 +152,7 @@ class EvalConfig(SamplingOptions, SandboxOptions):
 
     @property
     def answered_by(self) -> Literal["reference", "endpoint", "samples", "weights"]:
-        """The kind of generator for these settings."""
+        """The kind of generator for these settings; `samples=` and `endpoint=` win over a model."""
         if self.samples is not None:
             return "samples"
         if self.endpoint is not None:
@@ -161,14 +161,14 @@ class EvalConfig(SamplingOptions, SandboxOptions):
 
     @property
     def choice(self) -> RowSelection:
-        """The selected rows of the benchmarks."""
+        """The rows that `limit`, `version`, `start_date` and `end_date` select."""
         return RowSelection(self.limit, self.version, self.start_date, self.end_date)
 
 
 def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
     """Return the settings from the command line, over those of the checkpoint's run (then `greedy`
     is on by default), with back end and model resolved. Raises ConfigError for settings that are
-    missing, conflict or have no effect."""
+    unknown, missing, conflict or have no effect, and for a checkpoint without a run."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
         run = run_of(str(given["checkpoint"]))[0]
@@ -186,7 +186,8 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
 
 
 def _resolved(config: EvalConfig) -> EvalConfig:
-    """Return the settings with the back end and the model that stand for `auto` and None."""
+    """Return the settings with the back end and the model that stand for `auto` and None. Raises
+    ConfigError for a back end that this version does not have."""
     backend, name = resolve_backend(config.backend), config.model_name or BUILT_IN
     if backend == BackendKind.EMBEDDED:
         name = with_absolute_path(name)
@@ -209,7 +210,8 @@ APPLIES: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
-    """Refuse, by name, every given setting without an effect."""
+    """Raise ConfigError, naming the setting, for every `given` setting without an effect, and for
+    values that contradict each other."""
     if config.compare is not None:
         if others := [name for name in given if name not in ("compare", "out")]:
             why = "has no effect with compare=, which reads finished evaluations; leave it out"
@@ -249,7 +251,8 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
 
 
 def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
-    """Refuse anything but one model, checkpoint, endpoint or file of samples."""
+    """Raise ConfigError unless exactly one model, checkpoint, endpoint or file of samples is named;
+    an endpoint needs `model_name` too."""
     ways = [
         name for name in ("checkpoint", "endpoint", "samples") if getattr(config, name) is not None
     ]
@@ -267,14 +270,16 @@ def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
 
 
 def sample_count(config: EvalConfig) -> int:
-    """Return the samples per problem of a model."""
+    """Return the samples per problem of a model: `n`, or by default 8, and 1 for the reference or
+    at temperature 0."""
     if config.n is not None:
         return config.n
     return 1 if config.answered_by == "reference" or config.temperature == 0 else 8
 
 
 def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
-    """Return the k for which pass@k is reported. Raises ConfigError for a k above n."""
+    """Return the k for which pass@k is reported, ascending, always with 1; by default 1 and `n`,
+    the samples per problem. Raises ConfigError for a k above n."""
     if config.k is None:
         return tuple(sorted({1, max(n, 1)}))
     ks = _numbers("k", config.k)
@@ -284,7 +289,8 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """Return the different numbers of a comma-separated list."""
+    """Return the different numbers of a comma-separated list, in order. Raises ConfigError, naming
+    the setting `name`, unless all are whole and at least 1."""
     try:
         numbers = tuple(dict.fromkeys(map(int, text.split(","))))
     except ValueError:
@@ -295,7 +301,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def narrowed(config: EvalConfig) -> dict[str, float]:
-    """Return top_p and top_k if set."""
+    """Return `top_p` and `top_k` if they narrow the sampling; both are off by default."""
     off = {"top_p": 1.0, "top_k": -1}
     return {
         name: getattr(config, name) for name, value in off.items() if getattr(config, name) != value
@@ -303,7 +309,8 @@ def narrowed(config: EvalConfig) -> dict[str, float]:
 
 
 def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
-    """Return the token limits to evaluate under. Raises ConfigError for a malformed list."""
+    """Return the token limits to evaluate under: those of `sweep`, or `max_tokens` alone. Raises
+    ConfigError for a malformed list."""
     if config.sweep is None:
         return (config.max_tokens,)
     return _numbers("sweep", config.sweep)

@@ -19,16 +19,19 @@ class VerdictView(View):
 
     @contextlib.contextmanager
     def judging(self, total: int) -> Iterator[Callable[[Verdict], None]]:
-        """Show progress while the block runs; the block calls the function with each verdict."""
+        """Show progress over `total` verdicts while the block runs; the block calls the function
+        with each verdict."""
         passed, started = 0, time.perf_counter()
 
         def note(done: int) -> str:
+            """Return the number passed and the pace, as text beside the bar."""
             pace = done / max(time.perf_counter() - started, 1e-9)
             return f", {passed} passed, {pace:.1f} per second"
 
         with progress(self.console, "judged", total, note) as on_item:
 
             def on_verdict(verdict: Verdict) -> None:
+                """Count one verdict."""
                 nonlocal passed
                 passed += verdict.correct
                 on_item()
@@ -36,7 +39,8 @@ class VerdictView(View):
             yield on_verdict
 
     def undecided(self, counts: Mapping[Any, int], what: str) -> None:
-        """Print a sentence for each kind of verdict that decides nothing about the program."""
+        """Print a sentence for each kind of verdict in `counts` that decides nothing about the
+        program; `what` names the things counted."""
         for kind, why in (
             (VerdictKind.SANDBOX_ERROR, "about themselves; the same command judges them again"),
             (
@@ -54,7 +58,8 @@ class EvalView(VerdictView):
     pipe_width = 140
 
     def results(self, results: Mapping[str, Any]) -> None:
-        """Print the table of one benchmark."""
+        """Print the table of one benchmark, its remarks, and its line of Markdown. `results` are
+        those of `make_results`, with at least one verdict."""
         names = ["problems", *results["intervals"], "greedy", "format", "truncated"]
         table = self.table("", *names, title=f"{_of(results)}: {results['model']}")
         table.add_row("all", *_cells(results, names))
@@ -68,7 +73,7 @@ class EvalView(VerdictView):
         self.say(markdown(results))
 
     def comparison(self, found: Mapping[str, Any]) -> None:
-        """Print the table of a paired comparison."""
+        """Print the table of a paired comparison, the result of `compare`, with its remarks."""
         table = self.table(
             "",
             "A",
@@ -100,7 +105,8 @@ class EvalView(VerdictView):
             )
 
     def _remarks(self, results: Mapping[str, Any]) -> None:
-        """Say the rating, the rows without a problem and the missing or undecided samples."""
+        """Print the k with fewer problems, the rating, the rows without a problem and the missing
+        or undecided samples."""
         for name, problems in results["problems_of"].items():
             if few := results["problems"] - problems:
                 self.say(
@@ -124,7 +130,7 @@ class EvalView(VerdictView):
 
 
 def _of(results: Mapping[str, Any]) -> str:
-    """Return the benchmark with its release and window."""
+    """Return the benchmark's name with its release and window, if it has them."""
     return ", ".join(
         [
             results["benchmark"],
@@ -134,7 +140,8 @@ def _of(results: Mapping[str, Any]) -> str:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return one row of a Markdown table, with everything needed for a comparison."""
+    """Return one row of a Markdown table, with everything needed for a comparison. Raises KeyError
+    for results without any verdict."""
     counted = results["problems_of"][f"pass@{results['k']}"]
     few = f" over {counted} of them" if counted < results["problems"] else ""
     cells = [
@@ -149,11 +156,12 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
+    """Return counts as `NAME COUNT, …`, in their order."""
     return ", ".join(f"{what} {count}" for what, count in counts.items())
 
 
 def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
-    """Format one table row; columns without a value hold "-"."""
+    """Return the cells of one table row under these names; columns without a value hold "-"."""
     if not row["problems"]:
         return ["0", *("-" for _ in names[1:])]
     cells = {
@@ -166,4 +174,5 @@ def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
 
 
 def _percent(value: float) -> str:
+    """Return a share (0 to 1) as per cent with one decimal."""
     return f"{100 * value:.1f}%"

@@ -37,7 +37,8 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
 
     async def verify(self, body: CodeRequest) -> CodeResponse:
         """Return 1.0 for a program that passes every test, else 0.0. Without a verdict, return a
-        row that Gym counts as a failure."""
+        row that Gym counts as a failure, with reward 0.0 and the reason. Raises DataError for a row
+        without a problem."""
         verdict = await rows.verdict_of(
             body.verifier_metadata["problem"], body.response.output_text
         )
@@ -57,7 +58,8 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
 
 
 def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
-    """Return a line of Gym's data files, without its `agent_ref`."""
+    """Return a line of Gym's data files, without its `agent_ref`: the prompt by `template`, and the
+    whole problem with its tests, which only the judge reads."""
     row = rows.to_row(problem, template)
     return {
         "responses_create_params": {"input": row["prompt"]},

@@ -40,6 +40,8 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
     state = server.State()  # abstract in the interface
 
     def __init__(self, problems: Sequence[Problem], environment: environments.Environment) -> None:
+        """Begin nothing yet; `reset` chooses one of `problems`. Several sessions may share both
+        arguments."""
         super().__init__()
         self._problems, self._environment = problems, environment
         self._problem: Problem | None = None
@@ -52,7 +54,9 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
         index: int | None = None,
         **_: Any,
     ) -> CodeObservation:
-        """Begin with the problem at `index`, or else with one that `seed` chooses."""
+        """Begin a conversation about the problem at `index`, or else about one that `seed` chooses
+        (None: at random), and return its opening messages. An unfinished one is dropped. Raises
+        DataError for an `index` out of range."""
         if index is None:
             index = random.Random(seed).randrange(len(self._problems))
         elif not 0 <= index < len(self._problems):
@@ -68,8 +72,13 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
         timeout_s: float | None = None,  # noqa: ARG002
         **_: Any,
     ) -> CodeObservation:
-        """Judge an answer. Raises SandboxError if there is no verdict, since clients read a reward
-        of None as 0."""
+        """Judge an answer and return the environment's reply; `done` is True without further
+        messages, and only then can the reward be 1. `timeout_s` has no effect; the call blocks.
+        Raises DataError before `reset` or after the last step.
+
+        Raises SandboxError if there is no verdict, since clients read a reward of None as 0; the
+        conversation is then as before, so the answer can be sent again.
+        """
         problem = self._problem
         if problem is None:
             raise DataError(
@@ -107,8 +116,9 @@ def make_app(
     sessions: int = 64,
     **given: Any,
 ) -> Any:
-    """Return a FastAPI application over the problems of train's `dataset=`, for `sessions`
-    conversations at once. `max_turns`, `prompt` and `system_prompt` are those of train."""
+    """Return a FastAPI application over the problems of train's `dataset=` (`limit` None: all), for
+    `sessions` conversations at once. `max_turns`, `prompt` and `system_prompt` are those of train.
+    Raises ConfigError for an unknown data set or environment, DataError for unusable files."""
     problems, ours = (
         load_problems(dataset, limit=limit),
         environments.get_environment(environment, **given),

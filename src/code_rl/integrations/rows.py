@@ -16,14 +16,16 @@ _KEPT = 64
 
 
 def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
-    """Return `prompt` (the opening messages) and `problem` (its native JSON as text, which every
-    table format keeps unchanged). The tests in it are only for the reward."""
+    """Return `prompt` (the opening messages by `template`) and `problem` (its native JSON as text,
+    which every table format keeps unchanged). The tests in it are only for the reward; the policy
+    must not see them."""
     return {"prompt": template(problem.view()), "problem": format_problem(problem)}
 
 
 async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:
     """Return the verdict on the last fenced block of an answer: a text, or messages whose last is
-    the answer.
+    the answer (none: an answer without a program). `problem` is that of `to_row`. It is judged in
+    the process's own sandbox.
 
     If `verdict.undecided`, nothing is known about the program; a reward of 0 would call it wrong.
     Raises DataError for a row without a problem.
@@ -38,7 +40,8 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return a message's text: none (as beside a tool call), one text, or the text of its parts."""
+    """Return a message's text: "" without one (as beside a tool call), one text, or the text of its
+    parts."""
     content = message.get("content") or ""
     return (
         content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
@@ -46,10 +49,12 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def why(verdict: Verdict) -> str:
-    """Return the reason for a missing verdict, for a message."""
+    """Return the reason for a missing verdict as text, for a message; `verdict` is undecided."""
     return f"{verdict.kind}: {verdict.failure.message if verdict.failure else 'no reason given'}"
 
 
 @lru_cache(_KEPT)
 def _parsed(problem: str) -> Problem:
+    """Return the problem of a row's native JSON; the last 64 stay parsed. Raises DataError for
+    anything else."""
     return parse_problem(problem.encode("utf-8", "surrogatepass"), "the row's problem")

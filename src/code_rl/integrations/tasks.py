@@ -36,15 +36,16 @@ class PlainImage:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """The directories that a box of this image has."""
+        """The directories that a box of this image has: the usual ones, and the first part of its
+        own paths, each once."""
         paths = (self.workdir, *(path for _, path in self.files))
         own = (f"/{PurePosixPath(path).parts[1]}" for path in paths)
         return tuple(dict.fromkeys((*DIRECTORIES, *own)))
 
 
 def read_image(folder: Path) -> PlainImage:
-    """Read `folder/Dockerfile` (an absent one is plain). Raises ConfigError, naming the line, for
-    an image that a box cannot replace."""
+    """Return the image of `folder/Dockerfile` (an absent one is plain). Files of COPY are listed,
+    not read. Raises ConfigError, naming the line, for an image that a box cannot replace."""
     path = folder / "Dockerfile"
     image = PlainImage()
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -62,7 +63,8 @@ def read_image(folder: Path) -> PlainImage:
 
 
 def _apply_instruction(image: PlainImage, kind: str, words: list[str], folder: Path) -> PlainImage:
-    """Apply one instruction of a Dockerfile. Raises ConfigError if a box cannot follow it."""
+    """Return the image after one instruction of a Dockerfile, `kind` in capitals; `image` is not
+    changed. Raises ConfigError if a box cannot follow it."""
     match kind, [word for word in words if kind != "FROM" or not word.startswith("--platform=")]:
         case "FROM", [base, *_] if re.split("[:@]", base.split("/")[-1])[0] in _PLAIN:
             return image
@@ -88,7 +90,8 @@ def _apply_instruction(image: PlainImage, kind: str, words: list[str], folder: P
 
 
 def _own(image: PlainImage, path: str) -> str:
-    """Return the whole path. Raises ConfigError if it is not in a directory of the box's own."""
+    """Return the whole path in the box, relative to the working directory. Raises ConfigError if it
+    has `..`, or is not in a directory of the box's own."""
     whole = PurePosixPath(image.workdir, path)
     if ".." in whole.parts or "/" + "".join(whole.parts[1:2]) in Box.TAKEN:
         raise ConfigError(f"{whole} is not in a directory that a box can have, such as /app")
@@ -97,7 +100,8 @@ def _own(image: PlainImage, path: str) -> str:
 
 def _copied(folder: Path, name: str, target: PurePosixPath, into: bool) -> list[tuple[Path, str]]:
     """Return the files that COPY takes from `folder`, with their paths in the box. `into` means
-    that the target is a directory. Raises ConfigError for one outside `folder`."""
+    that the target is a directory. Raises ConfigError for a missing file, and for one outside
+    `folder`."""
     source = folder / name.lstrip("/")
     if source.is_dir():
         return [(path, str(target / inner)) for path, inner in files_below(source, folder)]
@@ -106,8 +110,8 @@ def _copied(folder: Path, name: str, target: PurePosixPath, into: bool) -> list[
 
 
 def files_below(source: Path, folder: Path) -> list[tuple[Path, PurePosixPath]]:
-    """Return the files below `source`, with their paths from there. Raises ConfigError for a link
-    out of `folder`."""
+    """Return the files below the directory `source`, sorted, with their paths from there. Raises
+    ConfigError for a link out of `folder`."""
     found = sorted(path for path in source.rglob("*") if path.is_file())
     inner = (PurePosixPath(path.relative_to(source).as_posix()) for path in found)
     return [(_within(path, folder), name) for path, name in zip(found, inner, strict=True)]
@@ -123,7 +127,10 @@ def _within(path: Path, folder: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def open_task_box(image: PlainImage, url: str | None = None) -> AsyncIterator[Box]:
-    """Open a box with the image's files and variables; `url` as for `open_box`."""
+    """Open a box with the image's files and variables, and directories for logs; it is closed at
+    the block's end. `url` is a `code-rl sandbox` (None: this machine). Raises ConfigError,
+    IsolationError or SandboxError as `open_box` does, and OSError for a file that cannot be
+    read."""
     async with open_box(
         disk_mb=DISK_MB, environment=dict(image.environment), writable=image.directories, url=url
     ) as box:
@@ -146,8 +153,9 @@ class TaskOutput(NamedTuple):
 async def run_in(
     box: Box, command: str, workdir: str, seconds: float, environment: Mapping[str, str]
 ) -> TaskOutput:
-    """Run a shell command in a directory, with further variables, for at most `seconds`. A command
-    that a box cannot take fails, like one that the shell cannot run."""
+    """Run a shell command in a directory, which is made if it is missing, with further variables,
+    for at most `seconds` (of CPU and of wall time). A command that a box cannot take has exit code
+    126. Raises SandboxError if the box has ended."""
     place = shlex.quote(workdir)
     exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     text = f"{''.join(exports)}mkdir -p {place} && cd {place} || exit 1\n{command}"

@@ -22,11 +22,13 @@ class BoxSandbox:
     """One box as a sandbox of the cookbook."""
 
     def __init__(self, box: Box, image: PlainImage, stack: contextlib.AsyncExitStack) -> None:
+        """Take an open box of an image; `cleanup` closes `stack`, which owns the box."""
         self._box, self._image, self._stack = box, image, stack
         self.sandbox_id = f"box-{uuid.uuid4().hex[:12]}"
 
     async def send_heartbeat(self, timeout: int = 30) -> None:
-        """Raise SandboxTerminatedError if the box has ended."""
+        """Raise SandboxTerminatedError if the box has ended. Nothing is sent, so `timeout` has no
+        effect."""
         if self._box.closed:
             raise SandboxTerminatedError("the box has ended")
 
@@ -37,7 +39,9 @@ class BoxSandbox:
         timeout: int = 60,
         max_output_bytes: int | None = None,
     ) -> SandboxResult:
-        """Run a shell command; each stream is cut to `max_output_bytes`."""
+        """Run a shell command in `workdir` (None or `/`: the image's) for at most `timeout`
+        seconds; each stream is cut to `max_output_bytes` (None: 128 KiB). A limit is reported in
+        `stderr`. Raises SandboxTerminatedError if the box has ended."""
         most = OUTPUT_BYTES if max_output_bytes is None else max_output_bytes
         place = workdir if workdir not in (None, "/") else self._image.workdir
         try:
@@ -52,7 +56,9 @@ class BoxSandbox:
     async def read_file(
         self, path: str, max_bytes: int | None = None, timeout: int = 60
     ) -> SandboxResult:
-        """Read a file of the box."""
+        """Return the first `max_bytes` bytes (None: all) of a file of the box as `stdout`; exit
+        code 1, with the reason, if it cannot be read. A relative path begins at the working
+        directory; `timeout` has no effect. Raises SandboxError if the box has ended."""
         try:
             data = await self._box.read(self._whole(path))
         except (ConfigError, DataError) as error:
@@ -64,7 +70,9 @@ class BoxSandbox:
     async def write_file(
         self, path: str, content: str | bytes, executable: bool = False, timeout: int = 60
     ) -> SandboxResult:
-        """Write a file of the box; every file may be executed."""
+        """Write a file of the box; every file may be executed, whatever `executable` says. Exit
+        code 1, with the reason, if the path cannot be written. A relative path begins at the
+        working directory; `timeout` has no effect. Raises SandboxError if the box has ended."""
         data = content.encode("utf-8", "replace") if isinstance(content, str) else content
         try:
             await self._box.write(self._whole(path), data)
@@ -73,6 +81,7 @@ class BoxSandbox:
         return SandboxResult(stdout="", stderr="", exit_code=0)
 
     def _whole(self, path: str) -> str:
+        """Return a path from the image's working directory; an absolute one stays."""
         return str(PurePosixPath(self._image.workdir, path))
 
     async def cleanup(self) -> None:
@@ -81,7 +90,8 @@ class BoxSandbox:
 
 
 async def box_sandbox(env_dir: Path, timeout: int) -> BoxSandbox:
-    """Open a sandbox for a task's `environment/` folder, as a `SandboxFactory`. Raises ConfigError
-    for an image that is not plain."""
+    """Open a sandbox for a task's `environment/` folder, as a `SandboxFactory`; the caller calls
+    `cleanup`. `timeout` has no effect. Raises ConfigError for an image that is not plain,
+    SandboxError or IsolationError if no box can be made."""
     image, stack = read_image(Path(env_dir)), contextlib.AsyncExitStack()
     return BoxSandbox(await stack.enter_async_context(open_task_box(image)), image, stack)

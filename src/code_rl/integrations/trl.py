@@ -19,10 +19,11 @@ async def code_reward(
     **columns: Any,  # noqa: ARG001 - TRL's
 ) -> list[float | None]:
     """Return 1.0 for an answer whose program passes every test, 0.0 for one that fails, None
-    without a verdict.
+    without a verdict, in the order of `completions`. `problem` is the column of `to_row`.
 
     TRL leaves a completion without a reward out of its group's baseline and gives it no advantage;
-    `unscored` in its logs is their share.
+    `unscored`, given to `log_metric` (None: not logged), is their share. Raises DataError for a row
+    without a problem.
     """
     verdicts = await asyncio.gather(
         *(verdict_of(*pair) for pair in zip(problem, completions, strict=True))

@@ -63,7 +63,8 @@ class CodeTaskset(vf.Taskset[CodeTask, CodeConfig]):  # type: ignore[misc]
     """The problems that `dataset=` would train on."""
 
     def load(self) -> Iterator[CodeTask]:
-        """Yield one task per problem."""
+        """Yield one task per problem, in order. Raises ConfigError for an unknown data set or
+        template, DataError for unusable files."""
         template = get_prompt_template(self.config.prompt)
         for problem in load_problems(self.config.dataset, limit=self.config.limit):
             row = to_row(problem, template)
@@ -78,6 +79,7 @@ class BoxRuntime(Runtime):  # type: ignore[misc]
     interpreters and packages below /usr only."""
 
     def __init__(self, box: Box, image: PlainImage) -> None:
+        """Take an open box of an image; whoever opened it closes it."""
         super().__init__()
         self.config = SimpleNamespace(type="box")
         self.info = BaseRuntimeInfo(id=self.name)
@@ -87,8 +89,8 @@ class BoxRuntime(Runtime):  # type: ignore[misc]
         """Do nothing: the box is open."""
 
     async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
-        """Run a program in the image's working directory. Raises SandboxError if the box has
-        ended."""
+        """Run a program in the image's working directory for at most an hour; `env` adds variables.
+        Raises the SandboxError of verifiers if the box has ended."""
         variables = self.process_env(env)
         try:
             ended = await run_in(
@@ -99,21 +101,25 @@ class BoxRuntime(Runtime):  # type: ignore[misc]
         return ProgramResult(ended.exit_code, ended.stdout, ended.stderr)
 
     async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the first `max_bytes` bytes of a file (None: all). Raises the SandboxError of
+        verifiers."""
         with _failures(path):
             return (await self._box.read(self._whole(path)))[:max_bytes]
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file. Raises SandboxError."""
+        """Write a file; a relative path begins at the working directory. Raises the SandboxError of
+        verifiers."""
         with _failures(path):
             await self._box.write(self._whole(path), data)
 
     def _whole(self, path: str) -> str:
+        """Return a path from the image's working directory; an absolute one stays."""
         return path if path.startswith("/") else f"{self._image.workdir}/{path}"
 
 
 @contextlib.contextmanager
 def _failures(path: str) -> Iterator[None]:
-    """Raise errors of the box as the SandboxError of verifiers."""
+    """Raise errors of the box in the block as the SandboxError of verifiers, with the path."""
     try:
         yield
     except CodeRLError as error:
@@ -124,8 +130,9 @@ def _failures(path: str) -> Iterator[None]:
 async def box_runtime(
     image: PlainImage | None = None, url: str | None = None
 ) -> AsyncIterator[BoxRuntime]:
-    """Open a box as a runtime; `image` as `integrations.tasks.read_image` gives it, `url` as for
-    `open_box`."""
+    """Open a box as a runtime for the block; `image` as `integrations.tasks.read_image` gives it
+    (None: an empty one), `url` a `code-rl sandbox` (None: this machine). Raises ConfigError,
+    IsolationError or SandboxError as `open_box` does."""
     image = image or PlainImage()
     async with open_task_box(image, url) as box:
         yield BoxRuntime(box, image)

@@ -16,7 +16,8 @@ ATTEMPTS = 3
 def to_row(
     problem: Problem, template: PromptTemplate = livecodebench, split: str = "train"
 ) -> dict[str, Any]:
-    """Return a row of verl's Parquet files."""
+    """Return a row of verl's Parquet files: the prompt by `template`, and as `ground_truth` the
+    whole problem with its tests. `split` is kept beside the problem's id in `extra_info`."""
     row = rows.to_row(problem, template)
     return {
         "data_source": "code-rl",
@@ -34,11 +35,12 @@ async def compute_score(
     ground_truth: str,
     **given: Any,  # noqa: ARG001
 ) -> dict[str, float]:
-    """Return `score` and `acc`: 1.0 for a program that passes every test, else 0.0.
+    """Return `score` and `acc`: 1.0 for a program that passes every test, else 0.0. `ground_truth`
+    is that of `to_row`; other arguments have no effect.
 
     Raises SandboxError if `ATTEMPTS` runs gave no verdict. verl has no way to leave an answer
     without a reward, so the alternative to stopping (the run can be resumed) would be an invented
-    reward.
+    reward. Raises DataError for a row without a problem.
     """
     for _ in range(ATTEMPTS):
         verdict = await rows.verdict_of(ground_truth, solution_str)

@@ -88,10 +88,11 @@ class Data:
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path | None, bool]:
-    """Return the settings, the run directory (None: a new one), and whether an earlier run is
-    resumed there. Nothing is written yet.
+    """Return the settings, the run directory (None: a new one), and True if an earlier run is
+    resumed there. Nothing is written yet; parts `package.module:object` are imported.
 
-    Raises ConfigError for a wrong setting, or one that differs from the run to be resumed.
+    Raises ConfigError for a wrong setting, or one that differs from the run to be resumed, and
+    CheckpointError for a damaged `init_from`.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     behavior = given.get("behavior_if_log_dir_exists", "resume")
@@ -131,12 +132,13 @@ async def assemble(
     stop: asyncio.Event,
     stack: contextlib.AsyncExitStack,
 ) -> Run:
-    """Build every part of a run, each from the earlier ones; `stack` closes them. The run directory
-    (None: a new one) is locked first. A run that `resumes` continues from its last good checkpoint.
+    """Build every part of a run, each from the earlier ones, and write its first files; `stack`
+    closes the parts. The run directory (None: a new one) is locked first. A run that `resumes`
+    continues from its last good checkpoint; otherwise an error leaves the directory as it was.
 
-    Raises CheckpointError if none is left, NothingLeftError if it has done `max_steps` steps and
-    its logs are complete, ConfigError or DataError for settings and prompts that do not fit the
-    model, and ConfigError if the first step could exceed a cap.
+    Raises CheckpointError if no checkpoint is usable, NothingLeftError if it has done `max_steps`
+    steps and its logs are complete, ConfigError or DataError for settings and prompts that do not
+    fit the model, and ConfigError if the first step could exceed a cap.
     """
     refuse_settings(config)
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
@@ -203,10 +205,14 @@ async def open_backend(
     stack: contextlib.AsyncExitStack,
 ) -> tuple[Start, Backend]:
     """Connect the back end with the weights of the run's start: new ones, those of `init_from`, or
-    those of the last good checkpoint, whose later steps are removed from the directory."""
+    those of the last good checkpoint, whose later steps are removed from the directory. `stack`
+    closes it. Raises CheckpointError if no start is usable, and NothingLeftError if `max_steps`
+    steps are done."""
     folder = claim.path
 
     async def load(start: Start) -> Backend:
+        """Connect the back end with the weights of one start; `choose_start` tries the next if it
+        raises CheckpointError."""
         state = start.state_path(folder)
         if state is None and config.init_from is not None:
             state = find_checkpoint(config.init_from, config)
@@ -226,7 +232,8 @@ async def open_backend(
 
 
 def check_held_out(data: Data, environment: Environment, renderer: Renderer, context: int) -> None:
-    """Raise DataError if a held-out prompt leaves no room for an answer."""
+    """Raise DataError if a held-out prompt has `context` tokens or more, and so leaves no room for
+    an answer."""
     lengths = [
         (problem.id, prompt_length(problem, environment, renderer))
         for problem in itertools.chain(*data.test.values())
@@ -235,8 +242,9 @@ def check_held_out(data: Data, environment: Environment, renderer: Renderer, con
 
 
 def begin(run: Run, folder: Path, console: Console) -> None:
-    """Log the back end, and show where the run begins. Raises DataError where no prompt of the
-    first batch leaves room for an answer, ConfigError if a cap does not allow the step."""
+    """Keep the tokenizer in `folder`, log the back end, recall the problems of earlier steps, and
+    show where the run begins. Raises DataError if no prompt fits for a problem of the first batch,
+    ConfigError if a cap does not allow the step."""
     backend, step = run.backend, run.first_step
     keep_tokenizer(folder, backend.tokenizer)
     logging.getLogger("code_rl").info(
@@ -256,8 +264,10 @@ def begin(run: Run, folder: Path, console: Console) -> None:
 async def read_data(
     config: Config, executor: Executor, earlier: Mapping[str, Any], say: Say
 ) -> Data:
-    """Read the training problems and the held-out problems. A resumed run reads the data set
-    revisions that it began with. Raises ConfigError if they are other problems."""
+    """Read the training problems and the held-out problems, filtered by difficulty, tests and
+    language. A resumed run (`earlier` is its record `resolved`, else empty) reads the data set
+    revisions that it began with. Raises ConfigError if they are other problems or none is left, and
+    DataError for unusable files."""
     pins = earlier.get("data", {})
     source = find_data(
         config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins
@@ -280,8 +290,8 @@ async def read_data(
 
 
 def fit_lengths(config: Config, context: int, say: Say) -> tuple[ContextSchedule, int]:
-    """Return the stages of the token limit, and the most tokens of a completion, as the model's
-    context allows them."""
+    """Return the stages of the token limit, and the most tokens of a completion (training or
+    evaluation), lowered with a notice to the model's `context` − 1."""
     wanted = max(config.max_tokens, config.schedule(context).longest)
     room = cap_max_tokens(wanted, context, say)
     return config.schedule(room), room
@@ -295,7 +305,9 @@ def open_recorder(
     console: Console,
     stack: contextlib.AsyncExitStack,
 ) -> Recorder:
-    """Write `config.json`, which marks the directory as a run, and open the run's logs."""
+    """Write `config.json`, which marks the directory as a run, open the run's logs, and connect the
+    trackers; `stack` closes them. `begun.json` is deleted. A notice names held-out problems that
+    are also trained on. `earlier` is the record `resolved` of a resumed run, whose `id` is kept."""
     disjoint = data.source.train is None and not data.source.test  # all built in, or none held out
     twice = {name: [] for name in data.test} if disjoint else trained_on(data.train, data.test)
     for name, ids in twice.items():
@@ -325,7 +337,9 @@ def open_recorder(
 
 
 def check_room(config: Config, backend: Backend, log_path: Path, say: Say) -> None:
-    """Raise ConfigError if one checkpoint does not fit on the disk; warn if not all will."""
+    """Raise ConfigError if one checkpoint does not fit on the disk; warn if not all will. Files of
+    an earlier run that is replaced count as free. Nothing is checked for a remote back end or
+    without checkpoints."""
     # A remote back end keeps checkpoints itself.
     size = getattr(backend.trainer, "checkpoint_bytes", 0)
     if not (size and config.save_every):
@@ -347,8 +361,9 @@ def check_room(config: Config, backend: Backend, log_path: Path, say: Say) -> No
 
 
 def trainable(objective: Objective, backend: Backend, config: Config, say: Say) -> Objective:
-    """Return `objective` in the form that this back end can train. Raises ConfigError for a loss or
-    a temperature that it does not support."""
+    """Return `objective` in the form that this back end can train: its loss computed here if the
+    back end has none of that name (with a notice), and its temperature. Raises ConfigError for a
+    loss or a temperature that it does not support."""
     capabilities, temperature = backend.capabilities, config.temperature
     by_name = objective.loss.by_name and capabilities.has_loss(config.loss, config.loss_config)
     if not objective.loss.by_name:

@@ -34,6 +34,7 @@ class Tokens:
     train: int = 0
 
     def __add__(self, other: Tokens) -> Tokens:
+        """Return the sum by kind; neither operand changes."""
         return Tokens(
             self.prefill + other.prefill, self.sample + other.sample, self.train + other.train
         )
@@ -45,7 +46,8 @@ class Tokens:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any]) -> Tokens:
-        """Return the tokens of a logged step, with its evaluation."""
+        """Return the tokens of a logged step, with its evaluation and its canaries. A missing
+        metric counts as 0."""
         return cls(*(sum(int(metrics.get(name, 0)) for name in names) for names in BILLED.values()))
 
 
@@ -59,7 +61,7 @@ class Prices:
     currency: str = UNNAMED
 
     def cost(self, tokens: Tokens) -> float:
-        """Return the cost of the tokens."""
+        """Return the cost of the tokens, in the currency of the prices, not rounded."""
         return (
             self.prefill * tokens.prefill + self.sample * tokens.sample + self.train * tokens.train
         ) / 1e6
@@ -76,7 +78,9 @@ class Budget:
     reserved: dict[str, Tokens] = field(default_factory=dict)
 
     def refusal(self, wanted: Tokens) -> str | None:
-        """Return why `wanted` more tokens could exceed a cap, or None if they cannot."""
+        """Return why `wanted` more tokens, beside those spent and reserved, could exceed a cap, or
+        None if they cannot; a cap may be reached exactly. Nothing is reserved. Without prices
+        `max_cost` caps nothing."""
         whole = self.spent + wanted
         for tokens in self.reserved.values():
             whole += tokens
@@ -99,25 +103,28 @@ class Budget:
 
     @property
     def capped(self) -> bool:
-        """True if there is a cap."""
+        """True if there is a cap on tokens or cost; only then are reservations made."""
         return self.max_tokens_total is not None or self.max_cost is not None
 
     def reserve(self, name: str, worst: Tokens) -> None:
-        """Reserve the worst case of work that begins."""
+        """Reserve the worst case of work that begins, under a name that `settle` gives later. It
+        replaces a reservation of that name; no cap is checked (`refusal`)."""
         self.reserved[name] = worst
 
     def settle(self, name: str, used: Tokens) -> None:
-        """Replace a reservation by the tokens used."""
+        """Add the tokens used to those spent, and drop the reservation of that name, if there is
+        one."""
         self.reserved.pop(name, None)
         self.spent += used
 
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
     """Return the `[price]` table (money per million tokens: prefill, sample, train) and the
-    `[assume]` table of a forecast, if any.
+    `[assume]` table of a forecast, empty without one.
 
-    Raises ConfigError for a missing file. Raises DataError if it is not TOML, lacks a price, or has
-    a negative number.
+    Raises ConfigError for a file that cannot be opened. Raises DataError if it is not TOML, has an
+    unknown table, lacks a price or has an unknown one, or has a value that is no finite number of 0
+    or above.
     """
     try:
         with Path(path).expanduser().open("rb") as file:

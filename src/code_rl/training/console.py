@@ -46,6 +46,8 @@ class Console:
     """Terminal output of a run. `total` is the number of steps, or -1."""
 
     def __init__(self, total: int, rich_console: RichConsole | None = None) -> None:
+        """Make the display without showing it. `rich_console` None means the terminal, or a width
+        of 120 in a pipe."""
         self.rich = rich_console or View().console
         if not self.rich.is_terminal:
             self.rich.width = PIPE_WIDTH
@@ -63,18 +65,19 @@ class Console:
         self._headed = self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
-        """Print the main settings, one a line."""
+        """Print the main settings, one a line, with secrets replaced. There is at least one."""
         width = max(map(len, facts))
         for name, value in facts.items():
             self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
 
     def notice(self, text: str) -> None:
-        """Print a line that a user should read."""
+        """Print a line that a user should read, with secrets replaced."""
         self.rich.print(Text(redacted(text)))
 
     @contextlib.contextmanager
     def outages_shown(self) -> Iterator[None]:
-        """Show the lines of the logger `code_rl.outages`: the run is waiting for a service."""
+        """Show the warnings of the logger `code_rl.outages` (the run waits for a service) during
+        the block."""
         logger, handler = logging.getLogger("code_rl.outages"), _Notices(self)
         logger.addHandler(handler)
         try:
@@ -83,19 +86,21 @@ class Console:
             logger.removeHandler(handler)
 
     def resume_at(self, step: int) -> None:
-        """Show `step` steps as done."""
+        """Show `step` steps as done in the progress bar."""
         self._progress.update(self._task, completed=step)
 
     def start(self) -> None:
-        """Show the progress bar."""
+        """Show the progress bar, on a terminal only; `stop` removes it."""
         self._progress.start()
 
     def begin_step(self, step: int) -> None:
-        """Show that a step's sampling begins."""
+        """Show in the progress bar that a step's sampling begins."""
         self._progress.update(self._task, description=f"step {step}")
 
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Print a row for a finished step, or for the baseline a line per split."""
+        """Print a row for a finished step, below the headings if it is the first, or for the
+        baseline (step −1) a line with every split. Raises KeyError if a metric of the row is
+        missing."""
         if step < 0:
             self.notice(
                 f"before training: {_evaluation_line(metrics)}  ({metrics['time/eval']:.1f} s)"
@@ -121,7 +126,8 @@ class Console:
         self._row(cells)
 
     def _row(self, cells: Sequence[str]) -> None:
-        """Print one row of the table, without the columns for which the terminal is too narrow."""
+        """Print one row of the table, one cell for each of `COLUMNS` in order, without the columns
+        for which the terminal is too narrow."""
         shown = dict(zip(COLUMNS, cells, strict=True))
         for name in LEFT_OUT:
             if sum(COLUMNS[name] + 2 for name in shown) - 2 <= self.rich.width:
@@ -132,7 +138,8 @@ class Console:
 
     @contextlib.contextmanager
     def evaluating(self, count: int, samples: int) -> Iterator[Callable[[], None]]:
-        """Show that an evaluation of `count` problems runs; `evaluates` is True meanwhile.
+        """Show that an evaluation of `count` problems runs, greedily and with `samples` samples
+        each; `evaluates` is True meanwhile, and the run's own progress bar is hidden.
 
         The block calls the function that it gets once per judged completion.
         """
@@ -156,7 +163,8 @@ class Console:
     def farewell(
         self, metrics: Sequence[Mapping[str, Any]], log_path: Path, lines: Sequence[str]
     ) -> None:
-        """Print the rate of wrong programs that were paid, the run's files, and more `lines`."""
+        """Print the rate of wrong programs that were paid (if it was measured), the run directory,
+        and more `lines`, in this order."""
         steps = [record for record in metrics if record["step"] >= 0]
         if steps and (upper := steps[-1].get("reward/fpr_upper")) is not None:
             names = (
@@ -180,15 +188,18 @@ class _Notices(logging.Handler):
     """A log handler that prints warnings on the console."""
 
     def __init__(self, console: Console) -> None:
+        """Print warnings and errors on this console; other records are dropped."""
         super().__init__(logging.WARNING)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print one record. Called by `logging`."""
         self._console.notice(record.getMessage())
 
 
 def _evaluation_line(metrics: Mapping[str, Any]) -> str:
-    """Format Pass@1 and greedy accuracy of each split in one line."""
+    """Format Pass@1 and greedy accuracy of each split in one line. Splits without samples are left
+    out."""
     parts = []
     for key in metrics:
         if key.endswith("/pass@1") and key.count("/") == 2:
@@ -201,8 +212,10 @@ def _evaluation_line(metrics: Mapping[str, Any]) -> str:
 
 
 def _percent(value: float | None) -> str:
+    """Return a share as per cent with one decimal, `-` for None."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def _number(value: float | None, digits: int) -> str:
+    """Return a number with that many decimals, `-` for None."""
     return "-" if value is None else f"{value:.{digits}f}"

@@ -38,7 +38,9 @@ class History:
     last_step: int = -1
 
     def after(self, step: int, solved: float) -> History:
-        """Return the history with one more group, of which the share `solved` was right."""
+        """Return the history with one more group, of which the share `solved` (0 to 1) was right;
+        this one stays as it is. The first group sets the running rate, each later one counts for
+        half of it."""
         newest = NEWEST if self.groups else 1.0
         rate = self.solve_rate + newest * (solved - self.solve_rate)
         return History(self.groups + 1, rate, step)
@@ -52,14 +54,16 @@ Outcome = tuple[str, float]
 
 
 def uniform(history: History, step: int) -> float:
-    """Every problem once per epoch, in an order shuffled by the seed."""
+    """Return the weight 1 for every problem. With `curriculum=uniform` a run does not sample by
+    weight: each problem is drawn once per epoch, in an order shuffled by the seed."""
     del history, step
     return 1.0
 
 
 def solve_rate(history: History, step: int) -> float:
-    """p · (1 − p), at least 0.05, with p the running solve rate. After two groups a problem with p
-    at most 0.125 or at least 0.875 is retired for 25 steps.
+    """Return the weight p · (1 − p), at least 0.05, with p the running solve rate. After two groups
+    a problem with p at most 0.125 or at least 0.875 has weight 0 for the 25 steps after its last
+    group.
 
     Foster et al. 2025 (Learning to Reason at the Frontier of Learnability), arXiv 2502.12272.
     """
@@ -74,8 +78,9 @@ CURRICULA: Mapping[str, Curriculum] = {"uniform": uniform, "solve_rate": solve_r
 
 
 def get_curriculum(name: str) -> Curriculum:
-    """Return the curriculum called `name`, or the function `package.module:function`. Raises
-    ConfigError for an unknown name, and for a curriculum that gives a new problem no weight."""
+    """Return the curriculum called `name`, or the function `package.module:function`, after one
+    call for a new problem. Raises ConfigError for an unknown name, and for a curriculum that fails
+    or gives a new problem weight 0."""
     curriculum = find("curriculum", name, CURRICULA)
     if weight_of(name, curriculum, History(), 0) == 0:
         raise ConfigError(
@@ -85,8 +90,8 @@ def get_curriculum(name: str) -> Curriculum:
 
 
 def weight_of(name: str, curriculum: Curriculum, history: History, step: int) -> float:
-    """Return the weight that a curriculum gives. Raises ConfigError unless it is finite and at
-    least 0."""
+    """Return the weight that a curriculum gives. Raises ConfigError, with the curriculum's `name`,
+    if it fails or the weight is not finite and at least 0."""
     with attribute_errors_to("curriculum", name):
         weight = float(curriculum(history, step))
         if not 0 <= weight < math.inf:
@@ -95,14 +100,15 @@ def weight_of(name: str, curriculum: Curriculum, history: History, step: int) ->
 
 
 def outcome(problem_id: str, kinds: Iterable[VerdictKind]) -> list[Outcome]:
-    """Return the outcome of one group as a list of one, or an empty list if no verdict is
-    decided."""
+    """Return the outcome of one group as a list of one, or an empty list if no verdict is decided.
+    `kinds` are the verdicts of its members."""
     decided = [kind is VerdictKind.PASSED for kind in kinds if not kind.undecided]
     return [(problem_id, sum(decided) / len(decided))] if decided else []
 
 
 def logged_outcomes(rollouts: Path) -> dict[int, list[Outcome]]:
-    """Return the outcomes of each step in `rollouts.jsonl`."""
+    """Return the outcomes of each step in `rollouts.jsonl`, in its order, as `observe` got them;
+    damaged lines are left out."""
     found: dict[int, list[Outcome]] = {}
     for line in read_record(rollouts):
         kinds = (VerdictKind(each["verdict"]) for each in line["completions"])
@@ -125,6 +131,8 @@ class WeightedOrder:
     def __init__(
         self, problems: Sequence[Problem], name: str, seed: int, prompts: int, lag: int
     ) -> None:
+        """Load the curriculum called `name`; `prompts` is the number of slots of a batch. Raises
+        ConfigError if it cannot be loaded."""
         self._problems, self._name, self._curriculum = problems, name, get_curriculum(name)
         self._seed, self._prompts, self._lag = seed, prompts, lag
         self._ids = [key for key, _ in all_keys(problems)]
@@ -133,13 +141,14 @@ class WeightedOrder:
         self._draws: dict[int, Draw] = {}
 
     def observe(self, step: int, found: Sequence[Outcome]) -> None:
-        """Record the outcomes of a trained step. Batches that have already begun do not use
-        them."""
+        """Record the outcomes of a trained step, at any time before batch `step` + `lag` + 1 is
+        drawn. Batches that have already begun do not use them."""
         self._waiting.setdefault(step, []).extend(found)
 
     def problem(self, step: int, slot: int, attempt: int) -> Problem:
-        """Return the problem of a slot. At `attempt` 0 the problems of a batch are all
-        different."""
+        """Return the problem of a slot, the same at every call. At `attempt` 0 the problems of a
+        batch are all different, unless there are fewer than slots; later ones are drawn alone.
+        Raises ConfigError as `weight_of` does."""
         draw = self.draw(step)
         if attempt == 0:
             return self._problems[int(draw.slots[slot])]
@@ -148,8 +157,10 @@ class WeightedOrder:
         return self._problems[int(rng.choice(len(self._ids), p=draw.weights))]
 
     def draw(self, step: int) -> Draw:
-        """Return the batch of a step, computed once when it begins. Retired problems return early
-        if too few others are left for a batch."""
+        """Return the batch of a step, computed once when it begins from the groups of steps before
+        step − `lag`. Steps are drawn in ascending order; a draw is kept for `lag` + 2 steps.
+        Retired problems return early if too few others are left for a batch. Raises ConfigError as
+        `weight_of` does."""
         if step not in self._draws:
             for earlier in sorted(each for each in self._waiting if each < step - self._lag):
                 for key, solved in self._waiting.pop(earlier):
@@ -171,7 +182,8 @@ class WeightedOrder:
         return self._draws[step]
 
     def measured(self, step: int) -> dict[str, float]:
-        """Return the metrics of the batch of a step."""
+        """Return the metrics of the batch of a step, which is drawn if it was not.
+        `curriculum/solve_rate` is missing before the first outcome."""
         retired = self.draw(step).retired
         rates = [each.solve_rate for each in self._histories.values()]
         return {
@@ -181,4 +193,6 @@ class WeightedOrder:
         }
 
     def _weight(self, history: History, step: int) -> float:
+        """Return the weight of a problem with this history at a step. Raises ConfigError as
+        `weight_of` does."""
         return weight_of(self._name, self._curriculum, history, step)

@@ -58,7 +58,9 @@ class Expected:
 
 
 def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None) -> Expected:
-    """Return the forecast from the settings and assumptions."""
+    """Return the forecast from the settings and assumptions, all of `ASSUMED`; the cost is None
+    without `prices`. Nothing is measured, and no model is loaded. Raises ConfigError for a batch
+    that cannot be divided."""
     shape, steps = batch_shape(config), config.max_steps if config.max_steps > 0 else 100
     completions, prompt = shape.prompts * shape.samples_per_prompt, assume["prompt_tokens"]
     # What the built-in model's context leaves; no other model is read for a forecast.
@@ -92,7 +94,8 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
 
 
 def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float:
-    """Return the number of completions of all evaluations."""
+    """Return the number of completions of all evaluations: two full ones, and greedy ones
+    between."""
     if config.eval_every < 0:
         return 0.0
     splits = count_splits(config.dataset, config.test_dataset)
@@ -102,8 +105,8 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
 
 
 def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
-    """Return the assumptions of a run: the `given` ones, else the defaults. Raises DataError for an
-    unknown name."""
+    """Return the assumptions of a run, one for each name of `ASSUMED`: the `given` ones, else the
+    defaults for its back end and data set. Raises DataError for an unknown name."""
     for name in given:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
@@ -127,7 +130,8 @@ def _cost(config: Config, cost: float | None, currency: str) -> str:
 
 
 def forecast_lines(config: Config) -> list[str]:
-    """Return the lines that `dry_run=true` prints."""
+    """Return the lines that `dry_run=true` prints. Raises ConfigError or DataError for an unusable
+    price table, unknown assumptions, or a batch that cannot be divided."""
     prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
     assume = assumptions(config, given)
     expected = forecast(config, assume, prices)

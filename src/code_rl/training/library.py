@@ -54,14 +54,15 @@ async def evaluate_async(
     the `eval/…` metrics of docs/metrics.md.
 
     The policy is a `checkpoint` (RUN or RUN/NAME, with that run's settings unless others are
-    given), or else `policy`, or else the base model `model_name`.
+    given), or else `policy`, which stays open, or else the base model `model_name`.
 
     The problems are a list, a mapping from split names to lists, or a value of `test_dataset=`.
     With None they are the run's held-out problems, or the built-in ones for a base model.
     `eval_limit` limits the problems per split, with the same choice each time; given problems are
     all used unless it is set.
 
-    Raises ConfigError for a setting that is unknown or would have no effect.
+    Raises ConfigError for a setting that is unknown or would have no effect, DataError for an empty
+    split, CheckpointError for a damaged checkpoint.
     """
 
     settings = _plain(settings)
@@ -94,7 +95,9 @@ def evaluate(
     checkpoint: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Run `evaluate_async` and wait for it. A `policy` is evaluated in its own event loop."""
+    """Run `evaluate_async` and wait for it; a running event loop is blocked meanwhile. Raises
+    ConfigError for a `policy`, which belongs to the event loop that made it, and the errors of
+    `evaluate_async`."""
     if "policy" in settings:
         raise ConfigError(
             "policy= belongs to the event loop that made it; await evaluate_async(…, policy=…) "
@@ -112,7 +115,8 @@ class TrainingResult:
     metrics: Sequence[Mapping[str, Any]] = field(repr=False)
 
     def frame(self) -> Any:
-        """Return the metrics as a `pandas.DataFrame` by step. Raises ConfigError without pandas."""
+        """Return the metrics as a `pandas.DataFrame`, indexed by step (−1: before training). Raises
+        ConfigError without pandas."""
         try:
             import pandas as pd
         except ImportError:
@@ -125,11 +129,11 @@ RunLike = str | Path | TrainingResult
 
 async def train_async(**settings: Any) -> TrainingResult:
     """Train as `code-rl train` does, with the same settings. The `log_path` of an earlier run
-    resumes that run. `reward`, `advantage`, `loss`, `environment` and `prompt` may be objects;
-    `dataset` and `test_dataset` may be lists of problems.
+    resumes that run (None: a new directory). `reward`, `advantage`, `loss`, `environment` and
+    `prompt` may be objects; `dataset` and `test_dataset` may be lists of problems.
 
     Cancelling interrupts the run, which can then be resumed. Raises ConfigError for a wrong setting
-    before anything is written.
+    before anything is written, and another CodeRLError, with how to resume, if the run fails.
     """
 
     settings = _plain(settings)
@@ -144,7 +148,8 @@ async def train_async(**settings: Any) -> TrainingResult:
 
 
 def train(**settings: Any) -> TrainingResult:
-    """Run `train_async` and wait for it."""
+    """Run `train_async` and wait for it, with its settings and errors; a running event loop is
+    blocked meanwhile. Ctrl-C interrupts the run, which can then be resumed."""
     return wait_for(train_async(**settings))
 
 
@@ -156,9 +161,10 @@ def report(
     browse: bool = True,
 ) -> Path:
     """Write a run's page into the file `out` (None: `report.html` in its directory), with the runs
-    in `compare` beside it; open it in the browser and return its path.
+    in `compare` beside it; open it in the browser if `browse`, and return its absolute path.
 
-    Raises DataError if there is no run, ConfigError if `out` cannot be written.
+    Raises DataError if there is no run, ConfigError if `out` cannot be written or more than seven
+    runs are compared.
     """
     import webbrowser
 
@@ -185,7 +191,8 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_typed(name: str, value: Any) -> Any:
-    """Convert a Python value to the text that the command line takes; objects go by name."""
+    """Convert the Python value of a setting to the form that the command line gives; an object for
+    a setting of text gets a name, by which this process finds it again."""
     import chz
 
     if isinstance(value, Path):
@@ -216,8 +223,9 @@ def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:
 def _settings(
     policy: Policy | None, checkpoint: str | Path | None, given: Mapping[str, Any]
 ) -> tuple[Config, str | None]:
-    """Return the settings of an evaluation, and the path of the weights (None: the base model). A
-    given setting without effect is refused."""
+    """Return the settings of an evaluation, and the path of the weights (None: the base model, or
+    `policy`). Raises ConfigError for a given setting without effect, for both a policy and a
+    checkpoint, and for a checkpoint that does not exist."""
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are both given; give one of them")
@@ -242,8 +250,13 @@ async def held_out_splits(
     config: Config,
     limit: int,
 ) -> Mapping[str, Sequence[Problem]]:
-    """Return held-out problems by split, `limit` each. Problems given as a list are the split
-    `test`."""
+    """Return held-out problems by split. Problems given as a list are the split `test`; given ones
+    are limited to `limit` per split (-1: all), those of a data set (None: the run's own) to
+    `config.eval_limit`. The choice is the same each time.
+
+    Raises ConfigError for a single problem or an unknown data set, and DataError for unusable
+    files.
+    """
 
     if isinstance(problems, Problem):
         raise ConfigError("problems= is one problem; give a list: [problem]")
@@ -261,7 +274,9 @@ async def held_out_splits(
 
 @contextlib.asynccontextmanager
 async def opened_policy(config: Config, state_path: str | None) -> AsyncIterator[Policy]:
-    """Open a policy with these settings and a sandbox of its own."""
+    """Open a policy with these settings, the weights at `state_path` (None: the base model) and a
+    sandbox of its own; the block's end closes all. Raises ConfigError if the sandbox or a part
+    cannot be used."""
 
     environment = environment_of(config)
     async with contextlib.AsyncExitStack() as stack:

@@ -34,7 +34,7 @@ class Objective:
 
     @property
     def compares(self) -> bool:
-        """True if rewards compare the members of a group."""
+        """True if rewards compare the members of a group: for every estimator but `ones`."""
         return self.estimator is not ones
 
 
@@ -56,8 +56,8 @@ class ScoredGroup:
 
     @property
     def trained(self) -> list[tuple[int, float]]:
-        """The members to train on, in order, with their advantages. Members without a sampled token
-        are left out."""
+        """The members to train on as (index in the group, advantage), in order; empty for a skipped
+        group. Masked members, and members without a sampled token, are left out."""
         advantages = [] if self.skipped else self.advantages_G
         return [
             (index, advantage)
@@ -82,8 +82,8 @@ class TrainedBatch:
 
 
 def objective_of(config: Config) -> Objective:
-    """Return the objective of a run's settings. Raises ConfigError for a part that cannot be
-    loaded."""
+    """Return the objective of a run's settings, at temperature 1. A part `package.module:object` is
+    imported. Raises ConfigError for a part that cannot be loaded."""
     return Objective(
         reward=get_reward(
             config.reward,
@@ -99,6 +99,7 @@ def objective_of(config: Config) -> Objective:
 
 
 def environment_of(config: Config) -> Environment:
-    """Return the environment of a run's settings. Raises ConfigError if a part cannot be loaded."""
+    """Return the environment of a run's settings, with its prompt template and system message.
+    Raises ConfigError if a part cannot be loaded or a setting has no effect on it."""
     words = config.prompt, config.system_prompt
     return get_environment(config.environment, config.max_turns, *words)

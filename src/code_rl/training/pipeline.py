@@ -53,7 +53,7 @@ class MicroBatch:
 
     @property
     def datums(self) -> list[tinker.types.Datum]:
-        """The datums of the examples."""
+        """The datums of the examples, in their order."""
         return [example.datum for example in self.examples]
 
 
@@ -70,7 +70,8 @@ class OptimizerStep:
 
 
 async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
-    """Wait for submitted optimizer steps and return the trained batch."""
+    """Wait for submitted optimizer steps, in order, and return the trained batch, with groups,
+    examples and logprobs in the order of the micro-batches. Raises what the back end raises."""
     futures = [
         future
         for step in steps
@@ -96,7 +97,8 @@ async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
 
 
 async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
-    """Wait for a request; return its metrics and, for a gradient, its outputs by datum."""
+    """Wait for a request; return its metrics and, for a gradient, its outputs by datum (None for
+    Adam's step). The answer is written to `logs.log`."""
     answer = await ready(future)
     metrics, outputs = (
         dict(getattr(answer, "metrics", None) or {}),
@@ -124,16 +126,18 @@ class Batch:
     judged: float = 0.0
 
     async def share(self, number: int, shares: int) -> list[Group]:
-        """Wait for one of `shares` equal shares of the slots. Return its groups in slot order, in
-        whatever order they were judged."""
+        """Wait for share `number` (from 0) of `shares` equal shares of the slots, whose number is a
+        multiple of `shares`. Return its groups in slot order, in whatever order they were judged.
+        Raises the first failure of a slot; the others go on."""
         size = len(self.slots) // shares
         return list(
             itertools.chain(*await gather_tasks(self.slots[number * size : (number + 1) * size]))
         )
 
     def times(self, asked_for: float) -> dict[str, float]:
-        """Return the seconds per stage of a step that ends now; the loop began to wait for its
-        batch at `asked_for`. Judging begins as completions arrive."""
+        """Return the seconds per stage (`time/…`) of a step that ends now; the loop began to wait
+        for its batch at `asked_for` (`time.perf_counter`). All slots must be done. Judging begins
+        as completions arrive."""
         ended = time.perf_counter()
         sample = max(group.sample_s for slot in self.slots for group in slot.result())
         return {
@@ -154,6 +158,8 @@ class Batches:
     """
 
     def __init__(self, run: Run) -> None:
+        """Prepare the batches from `run.first_step` on; earlier steps are read from
+        `metrics.jsonl`. Nothing is sampled yet."""
         self._run = run
         logged = read_metrics(run.recorder.log_path)
         self._logged = [record for record in logged if 0 <= record["step"] < run.first_step]
@@ -163,10 +169,13 @@ class Batches:
         self._started = time.perf_counter()
 
     async def __aenter__(self) -> Batches:
+        """Open the background work."""
         await self._side.__aenter__()
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
+        """Finish the background work, or cancel it if an exception was raised; then cancel every
+        batch in progress. The first error is raised."""
         try:
             await self._side.__aexit__(*raised)
         finally:
@@ -175,7 +184,8 @@ class Batches:
 
     def next(self, policy: Policy) -> Batch:
         """Begin every batch that waited for the weights of `policy`, and return the next batch to
-        train on."""
+        train on, that of step `policy.step`. The loop calls it once per step, in order. Batches
+        that could exceed a cap are not begun."""
         run = self._run
         self._started = time.perf_counter()
         self._batches.pop(policy.step - 1, None)
@@ -192,7 +202,8 @@ class Batches:
 
     async def finish(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> None:
         """Log a trained step, then evaluate and save if due. `policy` has the weights after the
-        step.
+        step, and no later step may be submitted to the trainer before this returns. Raises the
+        first failure of a canary or of a job.
 
         With K above 0 the evaluation runs while later steps train; log lines keep their order.
         """
@@ -208,7 +219,8 @@ class Batches:
     def _measure(
         self, batch: Batch, trained: TrainedBatch, canaries: Sequence[Group]
     ) -> dict[str, Any]:
-        """Compute the metrics of a trained step, and charge its tokens to the budget."""
+        """Return the metrics of a trained step, once: its tokens are charged to the budget, and
+        later schedules and rates read the metrics."""
         run = self._run
         metrics = {
             **step_metrics(batch.step, trained, run.objective),
@@ -226,8 +238,9 @@ class Batches:
         return metrics
 
     def _evaluation_after(self, done: int) -> tuple[bool, bool]:
-        """Decide whether an evaluation is due after `done` steps, and whether it is a full one.
-        Stop the run first if the next step could exceed a cap."""
+        """Return two flags: an evaluation is due after `done` steps, and it is a full one, as after
+        `max_steps` steps or at the end of a run without that limit. Set `run.stop` first, with a
+        notice, if the next step could exceed a cap."""
         run = self._run
         every = run.config.eval_every
         due = every > 0 and done % every == 0
@@ -241,7 +254,8 @@ class Batches:
         return due or (closing and every >= 0), closing
 
     async def _log(self, step: int, metrics: Mapping[str, Any], policy: Policy) -> None:
-        """Log a step, with its evaluation if due."""
+        """Log a step, with its evaluation by `policy` if that is due, behind the lines of earlier
+        steps."""
         run, name = self._run, f"evaluation {step}"
         due, full = self._evaluation_after(policy.step)
         if due:
@@ -250,6 +264,7 @@ class Batches:
             await self._side.rest()  # one evaluation at a time
 
         async def log() -> None:
+            """Evaluate if that is due, and write the step's line and the page."""
             evaluated = await evaluate_run(run, policy, step, full=full) if due else {}
             run.budget.settle(name, Tokens.of(evaluated))
             run.recorder.log_step(step, {**metrics, **evaluated})
@@ -258,14 +273,16 @@ class Batches:
         await self._side.do(log)
 
     async def _save(self, step: int) -> None:
-        """Save the current weights. The checkpoint becomes valid when everything else that a
-        resumed run needs is on disk."""
+        """Request the current weights at once, and record the checkpoint after `step` steps when
+        everything else that a resumed run needs is on disk: earlier log lines, and the batches that
+        were sampled from weights that are gone by then."""
         run = self._run
         saving = await run.recorder.begin_checkpoint(run.backend.trainer, step)
         behind = step + run.config.max_steps_off_policy
         ahead = [batch for batch in self._batches.values() if step <= batch.step < behind]
 
         async def commit() -> None:
+            """Wait for the batches ahead, and record the checkpoint."""
             for batch in ahead:
                 await gather_tasks([*batch.slots, *batch.canaries])
             offset = step * run.shape.prompts
@@ -276,7 +293,8 @@ class Batches:
         await self._side.do(commit)
 
     def _begin_batch(self, step: int, policy: Policy) -> Batch:
-        """Start the tasks of a step's groups and canaries."""
+        """Start the tasks of a step's groups and canaries. Its token limit and its problems follow
+        from the settings and the steps logged so far. Raises DataError if no prompt fits."""
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._logged)
         request_per: Literal["group", "completion"] = (
@@ -308,8 +326,9 @@ class Batches:
         )
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
-        """Roll out one slot. While the group is all right or all wrong, roll it out again with
-        another problem, up to `dynamic_sampling` times.
+        """Roll out the slot `at` = (step, slot), and return its groups, the final one last. While
+        the group is all right or all wrong, roll the slot out again with another problem, up to
+        `dynamic_sampling` times.
 
         Samples and verdicts of an earlier process are reused; new ones are kept on disk.
         """
@@ -330,8 +349,8 @@ class Batches:
     async def _canary(
         self, step: int, number: int, chosen: SampledProblem, policy: Policy, sampling: Sampling
     ) -> Group:
-        """Roll out an impossible problem with seeds of its own; its log is kept on disk like the
-        others."""
+        """Roll out the impossible problem `number` of a step with seeds of its own; its log is kept
+        on disk like the others."""
         run = self._run
         log = run.recorder.inflight.group_log(step, f"canary.{number}")
         count = run.shape.samples_per_prompt
@@ -340,7 +359,8 @@ class Batches:
 
 async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
     """Evaluate on the held-out splits after `step` (−1: before training): greedily, and with `full`
-    also with samples for Pass@1 and Pass@k.
+    also with `eval_samples` samples per problem for Pass@1 and Pass@k. Return the `eval/…` metrics,
+    their tokens and seconds; nothing is logged here.
 
     Samples and verdicts of an earlier process of this run are reused.
     """

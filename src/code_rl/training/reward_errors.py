@@ -30,8 +30,9 @@ MAX_PROGRAM = 1000
 def reward_metrics(
     groups: Sequence[ScoredGroup], logged: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the counts of a step, and the upper bound of FPR over the run. `logged` has the
-    metrics of all steps, those of this step last."""
+    """Return the `reward/…` counts of a step, and the upper bound of FPR over the run (None without
+    evidence). `logged` has the metrics of all steps, in order, those of this step so far last; it
+    is not changed."""
     wrong = [
         (scored.group.problem, each, reward)
         for scored in groups
@@ -57,8 +58,10 @@ def reward_metrics(
 async def second_judgment(
     groups: Sequence[ScoredGroup], executor: Executor, cpu_limit_s: float | None
 ) -> dict[str, int]:
-    """Judge a step's first program that passed once more, and count it, and whether it failed now.
-    A failure of the sandbox counts nothing."""
+    """Judge a step's first program that passed once more, and return its counts: that it was
+    judged, and whether it failed now. Empty if no program passed, or if the second judgment gave no
+    verdict. `cpu_limit_s` is the limit per test (None: the problem's own). A SandboxError is
+    dropped; raises OutageError if the sandbox stays unreachable."""
     for scored in groups:
         problem = scored.group.problem
         for trajectory in scored.group.trajectories:
@@ -74,8 +77,9 @@ async def second_judgment(
 
 
 def passes_public(problem: Problem, verdict: Verdict) -> bool | None:
-    """Return True if a wrong program passed every public test, None if its first failure left one
-    out."""
+    """Return True if a wrong program passed every public test, False if its first failure was a
+    public one, and None if that hidden failure left a public test out. Tests run in order until one
+    fails."""
     failed = verdict.failure.test if verdict.failure else 0
     if not any(test.public for test in problem.tests[failed:]):
         return True
@@ -83,15 +87,16 @@ def passes_public(problem: Problem, verdict: Verdict) -> bool | None:
 
 
 def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the upper end of the 95% interval of FPR, or None without evidence.
+    """Return the upper end of the 95% interval of FPR (0 to 1) over the steps of `logged`, the
+    larger of canaries' and judged programs', or None without evidence.
 
     Programs that fail a test are evidence once one of them is paid: a reward that follows the
     verdict never pays any.
     """
 
     def rate(passed: str, programs: str, groups: str) -> Rate:
-        """Return the rate of paid programs over the run. Its interval counts groups, since
-        programs of a group are alike."""
+        """Return the rate of paid programs over the run, from the names of three counts. Its
+        interval counts groups, since programs of a group are alike."""
         paid, total, clusters = (
             sum(record.get(name) or 0 for record in logged) for name in (passed, programs, groups)
         )
@@ -105,7 +110,8 @@ def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, Any]:
-    """Count samples and passes, and keep the first program that passed as text."""
+    """Return the `canary/…` metrics of a step's canaries: groups, programs, passes and tokens, and
+    the first program that passed as text, if any. Without canaries the counts are 0."""
     done = [
         (answer, _passes(group.problem, answer, objective))
         for group in groups
@@ -125,14 +131,15 @@ def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, A
 
 
 def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> bool:
-    """True if the judge accepts a canary's answer, or the run's reward pays it in full, whatever it
-    takes off for the format."""
+    """Return True if the judge accepts a canary's answer, or the run's reward pays it in full,
+    whatever it takes off for the format. Raises ConfigError for a user's reward that fails."""
     reward = replace(objective.reward, format_coef=0.0).of(trajectory, problem)
     return trajectory.verdict.correct or (reward is not None and reward >= FULL_REWARD)
 
 
 def shown_program(trajectory: Trajectory) -> str:
-    """Return the program, or the whole answer if it has none, as plain text of limited length."""
+    """Return the program, or the whole answer if it has none, cut to 1,000 characters, with
+    unprintable characters escaped."""
     text = (trajectory.last.code or trajectory.text)[:MAX_PROGRAM]
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()

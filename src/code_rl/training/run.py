@@ -57,16 +57,17 @@ class Run:
     _lengths: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def has_step(self, step: int) -> bool:
-        """Return True if the settings include this step (the first is 0)."""
+        """Return True if `max_steps` (below 0: no end) includes this step (the first is 0)."""
         return self.config.max_steps < 0 or step < self.config.max_steps
 
     def goes_on(self, step: int) -> bool:
-        """Return True if this step is to be taken."""
+        """Return True if `max_steps` includes this step and the run was not asked to stop."""
         return self.has_step(step) and not self.stop.is_set()
 
     async def policy(self, step: int, unchanged: Policy | None = None) -> Policy:
-        """Return a policy with a new snapshot of the weights, or `unchanged` if no step has changed
-        them. Sampling from an older snapshot would silently be off-policy."""
+        """Return the policy after `step` steps with a new snapshot of the weights, or with that of
+        `unchanged` if no step has changed them since. Sampling from an older snapshot would
+        silently be off-policy."""
         if unchanged is not None:
             return replace(unchanged, step=step)
         return Policy(
@@ -81,13 +82,15 @@ class Run:
         )
 
     def before_training(self, evaluated: Mapping[str, Any]) -> None:
-        """Log the evaluation of the untrained policy."""
+        """Log the metrics of the evaluation of the untrained policy as step −1, and charge its
+        tokens."""
         self.budget.spent += Tokens.of(evaluated)
         self.recorder.log_step(-1, evaluated)
 
     @property
     def adam_params(self) -> tinker.types.AdamParams:
-        """Adam's settings."""
+        """Adam's settings: the run's learning rate and, if it is not 0, `grad_clip_norm`; the rest
+        is `ADAM`."""
         from tinker import types
 
         config = self.config
@@ -99,15 +102,16 @@ class Run:
 
     @cached_property
     def problem_sampler(self) -> ProblemSampler:
-        """The sampler of each batch's problems. Their prompts leave room for an answer (above the
-        tokens of `overlong=penalty:TOKENS`)."""
+        """The sampler of each batch's problems, made once. Their prompts leave room for an answer
+        (above the tokens of `overlong=penalty:TOKENS`)."""
         limit = self.backend.context - self.objective.shaping.buffer
         return ProblemSampler(
             self.train_problems, self.config, self.shape.prompts, self._prompt_length, limit
         )
 
     def _prompt_length(self, problem: Problem) -> int:
-        """Return the tokens of a problem's prompt; each problem is encoded once."""
+        """Return the tokens of a problem's prompt; each problem is encoded once. Raises DataError
+        or ConfigError as `prompt_length` does."""
         key = (problem.id, hash(problem.statement))
         if key not in self._lengths:
             self._lengths[key] = prompt_length(problem, self.environment, self.renderer)
@@ -115,14 +119,15 @@ class Run:
 
     @cached_property
     def held_out_prompts(self) -> int:
-        """Tokens of all held-out prompts together."""
+        """Number of tokens of all held-out prompts, each counted once; computed once."""
         return sum(
             self._prompt_length(problem) for split in self.test_splits.values() for problem in split
         )
 
 
 def sampling_of(config: Config, room: int) -> Sampling:
-    """Return the sampling parameters of a run's settings, with at most `room` tokens."""
+    """Return the sampling parameters of a run's settings, with at most `room` tokens per
+    completion."""
     return Sampling(
         min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k
     )
@@ -130,7 +135,8 @@ def sampling_of(config: Config, room: int) -> Sampling:
 
 def worst_batch(run: Run, step: int) -> Tokens:
     """Return the most tokens that a step's batch can use: every trajectory at its limit, every slot
-    resampled as often as allowed."""
+    resampled as often as allowed, canaries and the reference model included. It must not be below
+    the tokens that the step's metrics report, or a cap could be exceeded."""
     config, shape, turns = run.config, run.shape, run.environment.max_turns
     limit, longest = run.schedule.longest, run.problem_sampler.longest(step)
     groups = shape.prompts * (1 + config.dynamic_sampling) + math.ceil(
@@ -144,7 +150,8 @@ def worst_batch(run: Run, step: int) -> Tokens:
 
 
 def worst_evaluation(run: Run) -> Tokens:
-    """Return the most tokens that an evaluation can use."""
+    """Return the most tokens that a full evaluation can use: greedy and sampled completions, all at
+    their limit."""
     each = 1 + run.config.eval_samples
     count = sum(map(len, run.test_splits.values())) * each
     later = (run.environment.max_turns - 1) * run.backend.context
@@ -152,8 +159,8 @@ def worst_evaluation(run: Run) -> Tokens:
 
 
 def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
-    """Return why the batch of a step, with the evaluations that may follow, could exceed a cap, or
-    None if it cannot."""
+    """Return why the batch of a step, with this number of evaluations (none with `eval_every` below
+    0), could exceed a cap, or None if it cannot. Nothing is reserved."""
     if not run.budget.capped:
         return None
     worst = worst_batch(run, step)

@@ -47,8 +47,8 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def confirm(config: Config, resumes: bool) -> None:
-    """Print what a remote back end will train and for how long; ask once for confirmation if
-    nothing bounds the cost.
+    """Print what a remote back end will train and for how long; on a paid one, ask once for
+    confirmation if nothing bounds the cost. Does nothing for the embedded engine.
 
     Raises ConfigError without a terminal, or for any answer but yes. Resuming an unbounded run does
     not ask again.
@@ -82,6 +82,8 @@ def confirm(config: Config, resumes: bool) -> None:
 
 
 def _had_no_end(log_path: Path) -> bool:
+    """Return True if the run in a directory has no limit of steps, tokens or cost. Raises
+    ConfigError if its settings cannot be read."""
     was = make_config({}, settings_of(log_path))
     return not any((getattr(was, name) or 0) > 0 for name in LIMITS)
 
@@ -90,8 +92,14 @@ async def train_run(
     config: Config, given: Path | None, resumes: bool, *, signals: bool = False
 ) -> tuple[int, Path]:
     """Confirm the cost, assemble a run in the `given` directory (None: a new one), train, and write
-    the report. Return the exit code and the run directory. With `signals` a SIGINT or SIGTERM to
-    the process ends the run after the current step."""
+    the report. Return the exit code (0, or 128 plus the number of the signal that ended it) and the
+    run directory. With `signals` a SIGINT or SIGTERM to the process ends the run after the current
+    step.
+
+    If the run has already done its steps, only a missing report is written, and the code is 0. An
+    expected error is raised as a CodeRLError with the command that resumes; a programming error
+    passes unchanged.
+    """
     from code_rl.loop import train
 
     share_cores()
@@ -141,7 +149,8 @@ async def train_run(
 
 def _report(log_path: Path) -> str:
     """Write the run's page, and return lines with its results, its worst finding and its path, also
-    for a run that failed. A page that cannot be written does not fail the run."""
+    for a run that failed. If it cannot be written the text says why; no error is raised, since the
+    run is done."""
     try:
         (view,) = write_report([open_run(log_path)], log_path / REPORT)
         lines = [*closing(view), *worst_of([Finding(**each) for each in view["findings"]])]
@@ -151,8 +160,8 @@ def _report(log_path: Path) -> str:
 
 
 def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
-    """Print the main settings. The first line says if the run is new, since a mistyped `log_path`
-    would otherwise begin one silently."""
+    """Print the main settings, then a notice for each doubtful or unused one. The first line says
+    if the run is new, since a mistyped `log_path` would otherwise begin one silently."""
     config = run.config
     beginning = "new" if config.log_path is None else "new: log_path holds no earlier one"
     if config.init_from is not None:
@@ -182,7 +191,8 @@ def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None
 
 
 def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
-    """Return the next commands: the same run with twice its limits, and another model."""
+    """Return the next commands (with `command`; else library calls): the same run with twice its
+    limits and, after the built-in model, another model."""
     limits = {name: getattr(config, name) or 0 for name in LIMITS}
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
     hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
@@ -195,7 +205,8 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
 
 
 def _again(command: bool, **settings: str | float) -> str:
-    """Return how to train with these settings: as a command, or as a call of the library."""
+    """Return how to train with these settings: as a shell command if `command`, or as a call of the
+    library."""
     if not command:
         values = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return f"code_rl.train({values})"
@@ -212,6 +223,8 @@ class _Signals:
     """
 
     def __init__(self, console: Console) -> None:
+        """Handle no signal yet; `caught` does. `asked` is the event that stops the loop, `code` the
+        exit code (0 without a signal)."""
         self.asked = asyncio.Event()
         self.hint = ""
         self.code = 0
@@ -220,8 +233,9 @@ class _Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle both signals during the block. It must run in the task that an evaluation belongs
-        to."""
+        """Handle both signals during the block, in the main thread; afterwards they end the
+        process. It must run in the task that an evaluation belongs to, since an interrupted
+        evaluation cancels that task."""
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         for number in _STOPS:
             on_loop_signal(loop, number, self._on_first_signal, number, task)
@@ -231,8 +245,8 @@ class _Signals:
             forget_signals(loop, _STOPS)
 
     def _on_first_signal(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
-        """Handle the first signal: finish the step, or cancel an evaluation; the second one ends at
-        once."""
+        """Handle the first signal: set `asked` and `code`, so that the loop finishes the step, or
+        cancel an evaluation in `task`. From then on a signal ends the process at once."""
         self.code = 128 + number
         self.asked.set()
         forget_signals(asyncio.get_running_loop(), _STOPS)
@@ -249,8 +263,8 @@ class _Signals:
             )
 
     def _on_second_signal(self, number: int, frame: object) -> None:
-        """Print the hint and let the signal end the process. Runs between two bytecodes of any
-        code, so it writes to the descriptor itself."""
+        """Print the hint and let the signal end the process, without cleaning up. Runs between two
+        bytecodes of any code, so it writes to the descriptor itself."""
         del frame
         os.write(1, f"\n{self.hint}\n".encode())
         signal.signal(number, signal.SIG_DFL)

@@ -24,9 +24,10 @@ def compute_advantages(
     estimator: Estimator | None = None,
     trajectories: Sequence[Trajectory] = (),
 ) -> list[float | None]:
-    """Return `advantages_G` for `rewards_G`, by `mean` unless another estimator is given. If all
-    rewards are equal, every estimator but `ones` gives zeros. `trajectories` are for an estimator
-    that reads them.
+    """Return `advantages_G` for `rewards_G`, by `mean` unless another estimator is given (None:
+    `mean`). A member whose reward is None keeps its position and gets None. If all rewards are
+    equal, every estimator but `ones` gives zeros and is not called. `trajectories`, one for each
+    reward, are for an estimator with two parameters.
 
     Raises ValueError for a reward that is NaN or infinite. Raises ConfigError for an estimator that
     fails or does not return one finite number per reward.
@@ -56,7 +57,8 @@ def compute_advantages(
 def _rewarded(
     trajectories: Sequence[Trajectory], rewards: Sequence[float | None]
 ) -> list[Trajectory]:
-    """The trajectories whose reward is known."""
+    """Return the trajectories whose reward is known, in order. Raises ValueError unless there is
+    one reward for each."""
     pairs = zip(trajectories, rewards, strict=True)
     return [trajectory for trajectory, reward in pairs if reward is not None]
 
@@ -83,7 +85,7 @@ def mean(rewards_G: list[float]) -> list[float]:
 def mean_std(rewards_G: list[float]) -> list[float]:
     """(r − mean(r)) / (s + 1e-6), s the sample standard deviation.
 
-    Shao et al. 2024 (GRPO), arXiv 2402.03300.
+    Shao et al. 2024 (GRPO), arXiv 2402.03300. It needs at least two rewards.
     """
     advantages = mean(rewards_G)
     deviation = math.sqrt(
@@ -95,7 +97,7 @@ def mean_std(rewards_G: list[float]) -> list[float]:
 def leave_one_out(rewards_G: list[float]) -> list[float]:
     """r − mean of the others.
 
-    Ahmadian et al. 2024 (RLOO), arXiv 2402.14740.
+    Ahmadian et al. 2024 (RLOO), arXiv 2402.14740. It needs at least two rewards.
     """
     count = len(rewards_G)
     return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
@@ -131,7 +133,8 @@ ESTIMATORS: Mapping[str, Estimator] = {
 
 def get_estimator(name: str) -> Estimator:
     """Return the estimator called `name`, or the function `package.module:function`. Raises
-    ConfigError."""
+    ConfigError for an unknown name, an object that cannot be imported, or a function that does not
+    take one or two parameters."""
     found = find("advantage", name, ESTIMATORS)
     arity("advantage", name, found, 1, 2)
     return found

@@ -39,7 +39,7 @@ class Segment(NamedTuple):
 
     @property
     def prompt_length(self) -> int:
-        """Tokens before the first that the policy wrote."""
+        """Number of tokens before the first that the policy wrote."""
         return len(self.tokens) - len(self.logprobs)
 
 
@@ -52,17 +52,20 @@ class Example:
 
     @property
     def sampled(self) -> Ints:
-        """True for targets that the policy sampled, [T − 1]."""
+        """The indices, ascending, of the targets that the policy sampled, among the T − 1
+        targets."""
         before = [False] * (self.segment.prompt_length - 1)
         return np.flatnonzero(before + [each is not None for each in self.segment.logprobs])
 
     def array(self, name: str) -> Floats:
-        """A field of the datum, [T − 1]."""
+        """Return a field of the datum, such as `logprobs`, [T − 1]. It may share memory with the
+        datum: copy it before changing it. Raises KeyError for an unknown field."""
         array: Floats = self.datum.loss_fn_inputs[name].to_numpy()
         return array
 
     def with_advantages(self, advantages: Floats) -> Example:
-        """Return the example with these advantages of its targets, [T − 1]."""
+        """Return a copy of the example with these advantages of its targets, float32 [T − 1]; the
+        segment is shared."""
         inputs = {
             **self.datum.loss_fn_inputs,
             "advantages": types.TensorData.from_numpy(advantages),
@@ -73,10 +76,11 @@ class Example:
 
 
 def segments(turns: Sequence[Turn]) -> list[Segment]:
-    """Join a trajectory's turns where a prompt extends the tokens before it. A renderer with the
-    extension property gives one segment, others may give several.
+    """Join a trajectory's turns, in order, where a prompt extends the tokens before it. A renderer
+    with the extension property gives one segment, others may give several.
 
-    Turns without a sampled token are left out.
+    Turns without a sampled token are left out. The tokens that a prompt adds get the logprob None,
+    so they are not trained on.
     """
     found: list[Segment] = []
     for turn in turns:
@@ -141,7 +145,8 @@ def train_step(
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> None:
-    """Take one optimizer step and wait for it; without datums, do nothing.
+    """Take one optimizer step and block until it is done; without datums, do nothing. `loss_config`
+    None means the loss's own settings. Raises what the back end raises.
 
     Both requests are submitted before either is awaited, so a remote service can pipeline them.
     """
@@ -158,11 +163,12 @@ def forward_backward(
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> tinker.APIFuture[types.ForwardBackwardOutput]:
-    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own,
-    or one that the back end does not have, is computed here in torch.
+    """Submit the gradient of `loss`, summed over the tokens of `datums`, and return its future; the
+    weights do not change until an optimizer step. A loss of the user's own, or one that the back
+    end does not have, is computed here in torch. `loss_config` None means the loss's own settings.
 
     `temperature` is the temperature of the policy's log-probabilities. It is sent only if it is not
-    1.
+    1, since not every back end accepts one.
     """
     more = {} if temperature == 1 else {"temperature": temperature}
     client: Any = training_client  # only some back ends accept a temperature
@@ -177,8 +183,8 @@ def forward_backward(
 
 
 def with_sequence(datum: types.Datum, loss: Loss) -> types.Datum:
-    """Return the datum, with its sampled tokens (log q or A is not 0) marked if `loss` reads the
-    mark."""
+    """Return the datum, with its sampled tokens (log q or A is not 0) marked by 1 in a field of
+    float32 if `loss` reads that mark; else the same datum."""
     fields = datum.loss_fn_inputs
     if SEQUENCE not in loss.inputs or SEQUENCE in fields:
         return datum
@@ -188,15 +194,18 @@ def with_sequence(datum: types.Datum, loss: Loss) -> types.Datum:
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
-    """Wrap `loss` for `forward_backward_custom`: from the logprobs of all datums to one number and
-    metrics. Positions without a signal are not passed to the loss.
+    """Wrap `loss` for `forward_backward_custom`: a function from datums and their logprobs to one
+    number and metrics. Positions without a signal are not passed to the loss; `loss_config` None
+    means its own settings.
 
-    An exception in the loss becomes a ConfigError that names it.
+    The function raises ConfigError, with the loss's name, for an exception in the loss and for a
+    gradient that is missing or not finite.
     """
     settings = loss_settings(loss, loss_config)
 
     def total(datums: list[types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
-        """Return the summed loss with its gradient, and its value as `loss:sum`."""
+        """Return the summed loss with its gradient, and its value as `loss:sum`. Raises ConfigError
+        as `_custom` says."""
         import torch
 
         parts = []

@@ -17,10 +17,12 @@ from code_rl.training.algorithm.datums import Example
 def penalise_kl(
     examples: Sequence[Example], reference_logprobs: Sequence[Sequence[float]], beta: float
 ) -> tuple[list[Example], float | None]:
-    """Return the examples of one optimizer step with the penalty in their advantages, and the mean
-    of log q − log p_ref, an estimate of the divergence (None without examples).
+    """Return the examples of one optimizer step, in order, with the penalty in their advantages,
+    and the mean of log q − log p_ref, an estimate of the divergence (None without examples). The
+    given examples are not changed.
 
-    `reference_logprobs` are log p_ref of each example's sampled tokens.
+    `reference_logprobs` are log p_ref of each example's sampled tokens. Raises ValueError if their
+    number differs from that of the examples.
     """
     if not examples:
         return [], None

@@ -42,7 +42,10 @@ class LengthStage:
     truncated_above: float | None = None
 
     def criterion_met(self, steps: Sequence[Metrics], window: int) -> bool:
-        """Return True if the known `steps` of the current stage meet the criterion of this one."""
+        """Return True if the known `steps` of the current stage, in order, meet the criterion of
+        this one: over the last `window` steps the mean of `truncated_rate` is above the share, or
+        the last `window` steps have no more correct completions than the `window` before. False
+        with fewer steps, with a None among them, or for a stage with a step."""
         name, count = (
             ("mean_correct", 2 * window)
             if self.truncated_above is None
@@ -66,8 +69,8 @@ class ContextSchedule:
     lag: int = 0
 
     def stage(self, step: int, steps: Sequence[Metrics]) -> int:
-        """Return the index of the stage in which `step` is sampled. `steps[t]` is step t; those
-        from `step − lag` on are not read."""
+        """Return the index of the stage in which `step` is sampled. `steps[t]` is step t, from step
+        0 on; those from `step − lag` on are not read. The last stage never ends."""
         current = since = 0
         for t in range(step + 1):
             if current + 1 == len(self.stages):
@@ -91,8 +94,9 @@ class ContextSchedule:
 
 
 def parse_schedule(text: str) -> tuple[LengthStage, ...]:
-    """Return the stages of `max_tokens_schedule`. Raises ConfigError that quotes the unreadable
-    part."""
+    """Return the stages of `max_tokens_schedule`, at least one, the first at step 0. Raises
+    ConfigError that quotes the unreadable part, or if the first stage has another step or steps do
+    not rise."""
     stages = [_stage(part.strip()) for part in text.split(",")]
     if stages[0].at_step != 0:
         raise ConfigError(
@@ -105,7 +109,7 @@ def parse_schedule(text: str) -> tuple[LengthStage, ...]:
 
 
 def _stage(part: str) -> LengthStage:
-    """Read one stage of the schedule. Raises ConfigError that quotes it."""
+    """Return one stage of the schedule, read from its text. Raises ConfigError that quotes it."""
     found = _STAGE.fullmatch(part)
     if found is None:
         raise ConfigError(

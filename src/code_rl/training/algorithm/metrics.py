@@ -144,15 +144,21 @@ METRICS = (
 
 
 def _reward_parts(trained: TrainedBatch) -> dict[str, float | None]:
-    """Return the mean of each named part of the rewards."""
+    """Return the mean of each named part of the rewards, by `reward_part/NAME` in alphabetical
+    order. A part that a trajectory does not have counts as 0; trajectories without a reward are
+    left out."""
     parts = [part for scored in trained.groups for part in scored.parts_G if part is not None]
     names = sorted({name for part in parts for name in part if name})
     return {f"reward_part/{name}": mean([part.get(name, 0.0) for part in parts]) for name in names}
 
 
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
-    """Return the metrics of one batch. Completions without a verdict are left out of every mean;
-    they are counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
+    """Return the metrics of one batch, by the names of `METRICS`. Completions without a verdict are
+    left out of the means of reward and correctness; they are counted in `verdicts/sandbox_error`
+    and `verdicts/checker_error`. A mean of no values is None.
+
+    Raises ConfigError for a loss of the user's own that fails.
+    """
     groups = [scored.group for scored in trained.groups]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
@@ -220,8 +226,12 @@ def loss_metrics(
     loss_config: Mapping[str, float],
 ) -> dict[str, float | None]:
     """Return the loss per sampled token, and how far the trained policy was from the sampling
-    policy. Both are computed here from the trainer's logprobs [T − 1 each], since a service may
-    report neither."""
+    policy; every value is None without examples. Both are computed here from the trainer's
+    logprobs, [T − 1] for each example in order, since a service may report neither.
+
+    `clip_fraction` is missing if the loss clips nothing. Raises ConfigError for a loss of the
+    user's own that fails.
+    """
     settings = loss_settings(loss, loss_config)
     clips = loss.unlimited(settings) is not None
     names = [
@@ -255,5 +265,5 @@ def loss_metrics(
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, or None for no values."""
+    """Return the mean, or None (a metric without a value) for no values."""
     return sum(values) / len(values) if values else None

@@ -52,10 +52,12 @@ class Shaping:
     def shaped(
         self, reward: float | None, tokens: int, max_tokens: int, truncated: bool
     ) -> float | None:
-        """Return a reward minus the cost of its `tokens`; None stays None. `buffer` must be below
-        `max_tokens`, the limit of the group's trajectories.
+        """Return a reward minus the cost of its `tokens`; None stays None. With `penalty` the cost
+        rises from 0 to 1 over the last `buffer` tokens before `max_tokens`, the limit of the
+        group's trajectories, which must be above `buffer`. `length_coef` × `tokens` / `max_tokens`
+        is subtracted too.
 
-        A completion truncated earlier, because the context was full, counts as one at its limit.
+        A completion `truncated` earlier, because the context was full, has the whole penalty.
         """
         if reward is None:
             return None

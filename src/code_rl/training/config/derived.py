@@ -30,12 +30,14 @@ class BatchShape:
     samples_per_prompt: int
 
     def __str__(self) -> str:
+        """Return `P prompts × G completions`, for messages."""
         return f"{self.prompts} prompts × {self.samples_per_prompt} completions"
 
 
 def batch_shape(config: Config) -> BatchShape:
-    """Resolve the two conventions of `group_size`. Raises ConfigError if the batch cannot be
-    divided into equal micro-batches."""
+    """Return P and G from either convention of `group_size`: completions per prompt with
+    `groups_per_batch`, else prompts. Raises ConfigError if the batch cannot be divided into equal
+    micro-batches, or into prompts."""
     shape = _batch_shape(config)
     parts = config.num_substeps * config.num_minibatches
     if shape.prompts % parts:
@@ -47,8 +49,9 @@ def batch_shape(config: Config) -> BatchShape:
 
 
 def _batch_shape(config: Config) -> BatchShape:
-    """Read `groups_per_batch` and `group_size` (completions per prompt), or `batch_size`
-    (completions) and `group_size` (prompts). Raises ConfigError."""
+    """Return P and G from `groups_per_batch` and `group_size` (completions per prompt), or from
+    `batch_size` (completions) and `group_size` (prompts). Raises ConfigError if the second pair
+    does not divide."""
     if config.groups_per_batch is not None:
         return BatchShape(config.groups_per_batch, config.group_size)
     if config.batch_size % config.group_size:
@@ -61,8 +64,8 @@ def _batch_shape(config: Config) -> BatchShape:
 
 
 def refuse_idle(config: Config) -> None:
-    """Raise ConfigError, naming the setting, if a run would train without ever learning
-    anything."""
+    """Raise ConfigError, naming the setting, if a run would train without ever learning anything:
+    one completion per prompt, or sampling that makes completions nearly equal."""
     shape = batch_shape(config)
     if shape.samples_per_prompt == 1:
         name = "batch_size" if config.groups_per_batch is None else "group_size"
@@ -80,8 +83,8 @@ def refuse_idle(config: Config) -> None:
 
 
 def unused(config: Config) -> list[str]:
-    """Return a line for each evaluation setting of a run without evaluations. The settings are
-    kept, since a resume may turn evaluations on."""
+    """Return a line for each evaluation setting of a run without evaluations that differs from its
+    default and its recipe. The settings are kept, since a resume may turn evaluations on."""
     fields, recipe = chz.chz_fields(Config), recipe_of(chz.asdict(config))
     given = {
         name: getattr(config, name)
@@ -96,8 +99,8 @@ def unused(config: Config) -> list[str]:
 
 
 def doubtful(config: Config) -> list[str]:
-    """Return a line for each setting that is far from its recipe, or under which nothing can be
-    learned."""
+    """Return a line for each number that differs from its recipe's by more than a factor of 10, and
+    for a data set that the built-in model cannot learn. They are notices; nothing is refused."""
     lines = []
     for name, theirs in recipe_of(chz.asdict(config)).items():
         ours = getattr(config, name)
@@ -121,7 +124,8 @@ def doubtful(config: Config) -> list[str]:
 
 def on_built_in_problems(dataset: str) -> bool:
     """Return True if some of the training problems are among those that the built-in model was made
-    for. Problems that were given as objects are known only to the process that has them."""
+    for: `builtin` in `dataset`, or a given list whose first problem is built in. A given list is
+    known only to the process that has it; in another one the answer is True."""
     if dataset.startswith(GIVEN):
         given = given_object(dataset)
         return not isinstance(given, Sequence) or given[0].id.startswith("builtin/")
@@ -130,7 +134,7 @@ def on_built_in_problems(dataset: str) -> bool:
 
 def refuse_settings(config: SamplingOptions) -> None:
     """Raise ConfigError, naming the setting, if the back end of a run or an evaluation would ignore
-    it."""
+    it. Settings at their defaults are never refused."""
     kind, fields = kind_of(config.backend), chz.chz_fields(config)
     for name, facts in FACTS.items():
         if name not in fields:

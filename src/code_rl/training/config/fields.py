@@ -35,13 +35,14 @@ from code_rl.util.registry import GIVEN
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
-    """Raise ConfigError unless `find` finds the part that the setting names. A
-    `package.module:object` is imported only when it is used."""
+    """Raise ConfigError unless `find` finds the part that the setting `name` of `settings` names.
+    An object given to this process is not checked here."""
     if not getattr(settings, name).startswith(GIVEN):
         find(getattr(settings, name))
 
 
 def _difficulty(settings: Any, name: str) -> None:
+    """Raise ConfigError for a `difficulty` that cannot be read; None means no filter."""
     text = getattr(settings, name)
     if text is not None:
         parse_difficulty(text)
@@ -55,7 +56,8 @@ CLIPPED = {
 
 
 def _own_clip(bound: str) -> str:
-    """Return each loss's own clip range, in words."""
+    """Return each loss's own clip range for `bound` (LOW or HIGH) as text, its distance from 1, for
+    the settings' documentation."""
     return ", ".join(
         f"{abs(1 - (given[bound] or 0)):g} for {name}"
         for name, given in CLIPPED.items()
@@ -81,12 +83,14 @@ FIXED, MUTABLE = SettingFacts(), SettingFacts(fixed=False)
 
 
 def embedded(note: str, refusal: str, fixed: bool = False) -> SettingFacts:
-    """Only the embedded engine supports the setting."""
+    """Return the facts of a setting that only the embedded engine supports; `refusal` says why
+    others refuse it."""
     return SettingFacts(fixed, note, (BackendKind.EMBEDDED,), refusal)
 
 
 def setting(default: Any, doc: str, check: Check | None = None, facts: SettingFacts = FIXED) -> Any:
-    """A field of `Config`. `check` raises ConfigError for a value out of range."""
+    """Declare a field of `Config`. `doc` is its text in `--help` and in the settings page; `check`
+    raises ConfigError for a value out of range (None: any value)."""
     return chz.field(default=default, doc=doc, validator=check, metadata={"facts": facts})
 
 
@@ -381,7 +385,8 @@ class Config(SamplingOptions, SandboxOptions):
 
     @property
     def loss_config(self) -> dict[str, float]:
-        """The `loss_fn_config` in Tinker's names; empty for the loss's own defaults."""
+        """The `loss_fn_config` in Tinker's names, as ratios (1 − `clip_low`, 1 + `clip_high`); a
+        bound that is None is left out, and the loss's own holds."""
         bounds = {LOW: (-1, self.clip_low), HIGH: (1, self.clip_high)}
         return {
             name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None
@@ -389,13 +394,15 @@ class Config(SamplingOptions, SandboxOptions):
 
     @property
     def training(self) -> TrainingOptions:
-        """The settings that the engine reads beside the sampling options."""
+        """The settings that the engine reads beside the sampling options, under the same names."""
         return TrainingOptions(
             **{field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
         )
 
     def schedule(self, room: int = 2**62) -> ContextSchedule:
-        """Return the token limits of training, each at most `room`."""
+        """Return the token limits of training, each at most `room` tokens: the stages of
+        `max_tokens_schedule`, or one of `max_tokens`. Raises ConfigError for an unreadable
+        schedule."""
         stages: tuple[LengthStage, ...] = (LengthStage(self.max_tokens, at_step=0),)
         if self.max_tokens_schedule is not None:
             stages = parse_schedule(self.max_tokens_schedule)
@@ -404,12 +411,14 @@ class Config(SamplingOptions, SandboxOptions):
 
     @property
     def longest_completion(self) -> int:
-        """The largest token limit of training."""
+        """The largest token limit of training, whatever the model's context."""
         return self.schedule().longest
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
-        """Raise ConfigError for a setting that other settings leave without effect."""
+        """Raise ConfigError for a setting that other settings leave without effect, or that needs
+        another one (`max_cost` without `prices`), and for an `overlong` penalty that every answer
+        would have. Called by chz at each construction."""
         for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
             clipped = [f"loss={each}" for each, given in CLIPPED.items() if bound in given]
             if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:

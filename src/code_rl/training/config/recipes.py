@@ -35,8 +35,12 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 
 
 def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
-    """Return the run's settings: defaults, then the recipe (or the earlier run's settings), then
-    the given ones."""
+    """Return the run's settings: defaults, then the recipe (or the `earlier` run's settings), then
+    the given ones, with `auto` resolved and paths absolute. Recipes that are files are read.
+
+    Raises ConfigError for an unknown setting, a wrong value, an unknown recipe, or settings that
+    contradict each other.
+    """
     if "groups_per_batch" in given and "group_size" not in given:
         raise ConfigError(
             "groups_per_batch= is given without group_size=, which is then the completions per "
@@ -64,7 +68,8 @@ def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = No
 
 
 def defaults_here() -> dict[str, str]:
-    """Describe the defaults that a recipe sets on this machine."""
+    """Return the defaults that a recipe sets on this machine, described as text by setting, for
+    `--help`."""
     fields, config = chz.chz_fields(Config), make_config({})
     return {
         name: f"{value}  (of recipe={config.recipe}; without a recipe {fields[name]._default})"
@@ -75,7 +80,7 @@ def defaults_here() -> dict[str, str]:
 
 def _with_recipe(given: Mapping[str, Any]) -> Config:
     """Return the defaults, overridden by the recipe's values, overridden by the given ones. A given
-    `batch_size` or `group_size` takes the recipe's `groups_per_batch` away."""
+    `batch_size` or `group_size` takes the recipe's `groups_per_batch` away. Raises ConfigError."""
     draft = resolve_places(make_settings(Config, given))
     recipe = draft.recipe or _default_recipe(draft)
     if recipe is None:
@@ -87,8 +92,8 @@ def _with_recipe(given: Mapping[str, Any]) -> Config:
 
 
 def _default_recipe(config: Config) -> str | None:
-    """Return the recipe of a run that names none. The built-in model has its own; a remote back end
-    gets the course's; any other model on the embedded engine gets none."""
+    """Return the recipe of a run that names none, or None for no recipe. The built-in model has its
+    own; a remote back end gets the course's; any other model on the embedded engine gets none."""
     embedded = config.backend == BackendKind.EMBEDDED
     if config.model_name == BUILT_IN or (embedded and config.model_name is None):
         return BUILT_IN
@@ -96,8 +101,8 @@ def _default_recipe(config: Config) -> str | None:
 
 
 def resolve_places(config: Config) -> Config:
-    """Resolve `auto` and relative paths, and refuse back ends, samplers and executors that this
-    version does not support."""
+    """Return the settings with `auto` resolved and relative paths made absolute. Raises ConfigError
+    for back ends, samplers and executors that this version does not support."""
     backend, executor = resolve_backend(config.backend), resolve_executor(config.executor)
     paths = {
         name: absolute(value)
@@ -109,32 +114,35 @@ def resolve_places(config: Config) -> Config:
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """Return the settings of a recipe. Raises ConfigError for an unknown name; the message lists
-    the known ones."""
+    """Return the settings of a recipe by its name or by a path `FILE.toml`, without its published
+    values. Raises ConfigError for an unknown name, with the known ones, and for a file that cannot
+    be read."""
     return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
 
 
 def recipe_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the recipe that a run's settings name, or an empty dict without a known
-    recipe."""
+    """Return the values of the packaged recipe that a run's settings name; an empty dict for none,
+    an unknown name, or a file."""
     name = settings.get("recipe")
     return read_recipe(name) if isinstance(name, str) and name in _names() else {}
 
 
 def published_values(name: str) -> list[dict[str, Any]]:
-    """Return the values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per
-    cent. The list is empty for an unknown name."""
+    """Return the values published for a recipe: `benchmark`, `figure` (pass@1 by default), `before`
+    and `after`, in per cent. The list is empty for an unknown name."""
     if name not in _names():
         return []
     return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
 
 
 def _names() -> list[str]:
+    """Return the names of the packaged recipes, sorted."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def _read(name: str) -> dict[str, Any]:
-    """Return the content of a recipe by its name, or of a file of settings. Raises ConfigError."""
+    """Return the content of a packaged recipe by its name, or of a file of settings by its path
+    `FILE.toml`. Raises ConfigError if the name is unknown or the file cannot be read."""
     names, path = _names(), RECIPES / f"{name}.toml"
     if name.endswith(".toml"):
         path = Path(name)
@@ -150,8 +158,9 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def changed_settings(was: Config, now: Config) -> list[str]:
-    """Return the settings that may not change on a resume and whose values differ. An object
-    without an importable name cannot be compared; one given in its place is accepted."""
+    """Return the names of the settings that may not change on a resume and whose values differ;
+    empty if `now` may go on from `was`. An object without an importable name cannot be compared;
+    one given in its place is accepted."""
     pairs = {
         name: (getattr(was, name), getattr(now, name))
         for name, facts in FACTS.items()

@@ -53,22 +53,25 @@ class ControlPlan:
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """Return every arm with every seed, ordered by seed. An interrupted command then has whole
-        comparisons."""
+        """Every arm with every seed, ordered by seed, then as `arms`. An interrupted command then
+        has whole comparisons."""
         return [(arm, seed) for seed in self.seeds for arm in self.arms]
 
     def settings(self, arm: str, seed: int) -> dict[str, Any]:
-        """The settings of `train` for one run."""
+        """Return the settings of `train` for one run: the given ones without those of evaluations,
+        its seed, its directory `out/ARM-SEED`, no evaluation, and the changes of the arm."""
         kept = {name: value for name, value in self.given.items() if name not in OF_EVALUATIONS}
         common = {"seed": seed, "log_path": str(self.out / f"{arm}-{seed}"), "eval_every": -1}
         return {**kept, **common, **self._changes(arm)}
 
     def evaluation(self, seed: int) -> Config:
-        """Return the evaluation settings of a seed, the same for every arm."""
+        """Return the evaluation settings of a seed, the same for every arm. Raises ConfigError for
+        a wrong setting."""
         return make_config({**self.given, "seed": seed})
 
     def _changes(self, arm: str) -> dict[str, Any]:
-        """Return the settings in which the arm differs from the run that it controls."""
+        """Return the settings in which the arm differs from the run that it controls; they replace
+        given ones. `own` samples every batch before the first step."""
         if arm == RL:
             return {}
         if arm in ("random", "format"):
@@ -85,7 +88,9 @@ class ControlPlan:
 
 
 def check_plan(plan: ControlPlan) -> None:
-    """Raise ConfigError for a run that cannot be made, before time is spent on any arm."""
+    """Raise ConfigError for a run that cannot be made, before time is spent on any arm: a setting
+    that `controls` sets itself, an unknown or repeated arm, a repeated seed or temperature, no end,
+    or a setting that `train` refuses. Writes nothing."""
     for name, instead in OURS.items():
         if name in plan.given:
             raise ConfigError(f"{name}={plan.given[name]} is set by controls; give {instead}")
@@ -111,7 +116,8 @@ def check_plan(plan: ControlPlan) -> None:
 
 
 def lines(plan: ControlPlan) -> Iterator[str]:
-    """Yield the lines of the plan that `dry_run=true` prints."""
+    """Yield the lines of the plan that `dry_run=true` prints. Raises ConfigError for wrong
+    settings."""
     config = plan.evaluation(plan.seeds[0])
     for number, (arm, seed) in enumerate(plan.runs):
         yield f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}: {ARMS[arm]}"

@@ -43,8 +43,12 @@ Splits = Mapping[str, Sequence[Problem]]
 
 
 async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
-    """Run a plan and print its table. Returns the exit code; a run that was ended by a signal gives
-    its code."""
+    """Run a plan and print its table; with `dry_run` print the plan alone. Return the exit code: 0,
+    or that of a run that was ended by a signal. The same call goes on after an interruption.
+
+    Raises ConfigError for a plan that cannot be run, another process in `out`, or outcomes there of
+    another plan.
+    """
     check_plan(plan)
     for line in lines(plan) if dry_run else ():
         print(line)
@@ -56,8 +60,9 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
 
 
 async def _run_arms(plan: ControlPlan) -> int:
-    """Evaluate the base at each temperature, run each arm and seed that has no outcome, write
-    tables."""
+    """Evaluate the base at each temperature, run each arm and seed that has no outcome, in the
+    order of the plan, and write the tables. Return the exit code; no table is written if a signal
+    ended a run."""
     results: dict[str, dict[str, Any]] = {}
     first = plan.evaluation(plan.seeds[0])
     splits = await held_out_splits(None, first, first.eval_limit)
@@ -82,7 +87,8 @@ async def _run_arms(plan: ControlPlan) -> int:
 
 
 async def _arm(plan: ControlPlan, name: str, seed: int, splits: Splits) -> dict[str, Any]:
-    """Return the outcomes and the cost of a finished run.
+    """Return the outcomes and the cost (sampled tokens, seconds) of a finished run, evaluating it
+    if it was not.
 
     Raises ConfigError for a run of another length or with other training problems than the first.
     """
@@ -106,6 +112,8 @@ async def _arm(plan: ControlPlan, name: str, seed: int, splits: Splits) -> dict[
 
 
 def _trained_on(folder: Path) -> str:
+    """Return the digest of the training problems of the run in a folder. Raises ConfigError if its
+    settings cannot be read."""
     return str(read_config(folder)["resolved"]["problems"]["dataset="])
 
 
@@ -117,7 +125,8 @@ async def _evaluated(
     splits: Splits,
 ) -> dict[str, Any]:
     """Return greedy and sampled outcomes by split and problem, as (completions with a verdict,
-    passed).
+    passed), of a checkpoint (None: the base model). They are kept in `out/outcomes/NAME.json` and
+    read from there the next time.
 
     Raises ConfigError if `out` has outcomes with other settings, weights or problems. Answers kept
     from an interrupted evaluation are used only if all of these are the same.
@@ -153,7 +162,8 @@ async def _evaluated(
 
 
 def _refuse_other(path: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a value differs from the one that the file `path` has `kept`."""
+    """Raise ConfigError, naming the first, if a value in `now` differs from the one that the file
+    `path` has `kept`."""
     for name, value in now.items():
         if kept.get(name) != value:
             raise ConfigError(
@@ -188,7 +198,8 @@ class ArmRow:
 
 
 def write_tables(plan: ControlPlan, results: Results) -> str:
-    """Write `controls.json` and `controls.md` into `out`; return the table."""
+    """Write `controls.json` and `controls.md` into `out`, replacing earlier ones; return the table,
+    with the files' paths below. Raises OSError."""
     found = rows(plan, results)
     text = markdown(found)
     settings = {**plan.given, **asdict(plan), "out": str(plan.out)}
@@ -200,9 +211,10 @@ def write_tables(plan: ControlPlan, results: Results) -> str:
 
 
 def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:
-    """Return a row for the base model at each temperature and for every arm, its seeds together,
-    on every split and, with several splits, on all of them together. Tokens and seconds are sums
-    over the seeds."""
+    """Return a row for the base model at each temperature and for every arm, its seeds together, on
+    every split and, with several splits, on all of them together (`all`). Tokens and seconds are
+    sums over the seeds. `results` has every run of the plan, named `ARM-SEED` or
+    `base-TEMPERATURE`."""
     base = f"base-{plan.evaluation(plan.seeds[0]).temperature:g}"
     splits = list(results[base]["outcomes"])
     found = []
@@ -224,7 +236,8 @@ def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:
 def _row(
     rates: Mapping[str, Rates], arm: str, runs: Sequence[str], base: str, rl: Sequence[str] | None
 ) -> tuple[dict[str, float], dict[str, Estimate | None], dict[str, Estimate | None]]:
-    """Return the means and differences by heading; the difference of an arm from itself is None."""
+    """Return the means and differences of an arm's runs by heading; the difference of an arm from
+    itself, and from `rl` without that arm, is None."""
     mean, minus_base, rl_minus = {}, {}, {}
     for heading, mode in MODES.items():
         own, bases = [rates[name][mode] for name in runs], [rates[base][mode]]
@@ -238,8 +251,8 @@ def _row(
 
 
 def _rates(outcomes: Mapping[str, Any], splits: Sequence[str]) -> Rates:
-    """Return the pass rate of each problem of some splits. Problems without any verdict are left
-    out."""
+    """Return the pass rate of each problem of some splits, by mode. Problems without any verdict
+    are left out."""
     return {
         mode: {
             problem: passed / judged
@@ -252,8 +265,8 @@ def _rates(outcomes: Mapping[str, Any], splits: Sequence[str]) -> Rates:
 
 
 def _difference(first: Sequence[dict[str, float]], second: Sequence[dict[str, float]]) -> Estimate:
-    """Return second minus first on the problems that both have. A single run is compared with every
-    seed."""
+    """Return the mean of second minus first on the problems that both have, with its interval. A
+    single run is compared with every seed."""
     problems = sorted(set.intersection(*(set(each) for each in [*first, *second])))
     seeds = max(len(first), len(second))
     values = [
@@ -270,7 +283,7 @@ HEAD = (
 
 
 def cells(row: ArmRow) -> list[str]:
-    """A row as text, under HEAD."""
+    """Return a row as text, one cell for each of HEAD."""
     differences = [*row.minus_base.values(), *row.rl_minus.values()]
     return [
         *(row.split, row.arm, str(row.seeds)),
@@ -281,12 +294,13 @@ def cells(row: ArmRow) -> list[str]:
 
 
 def _signed(found: Estimate | None) -> str:
+    """Return a difference with its interval in percentage points, "" for None."""
     if found is None:
         return ""
     return f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
 def markdown(found: Sequence[ArmRow]) -> str:
-    """The table in Markdown, with its note."""
+    """Return the table in Markdown, with its note below."""
     body = [HEAD, ["---"] * len(HEAD), *map(cells, found)]
     return "\n".join([*("| " + " | ".join(line) + " |" for line in body), "", NOTE])

@@ -67,22 +67,24 @@ class Windows:
 
     @property
     def window(self) -> int:
-        """Steps in a window: a fifth of the run, 3 to 50."""
+        """The number of steps in a window: a fifth of the run, 3 to 50."""
         return max(3, min(50, len(self.steps) // 5))
 
     def ends(self, name: str) -> tuple[float, float]:
-        """The means of a metric over the first and the last window; NaN without a value."""
+        """Return the means of a metric over the first and the last window; NaN for one without a
+        finite value."""
         first, last = self.steps[: self.window], self.steps[-self.window :]
         return _mean(values_of(first, name)), _mean(values_of(last, name))
 
     def total(self, name: str) -> float:
-        """The sum of a metric over the run."""
+        """Return the sum of a metric's finite values over the run; 0 if no step has it."""
         return sum(values_of(self.steps, name))
 
 
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
-    """Return every finding about a run, the worst first. `records` are those of `metrics.jsonl` in
-    the order of their steps."""
+    """Return every finding about a run, the worst first; findings that another one explains are
+    left out. `records` are those of `metrics.jsonl` in the order of their steps, `config` the run's
+    settings (may be empty). Trends are looked for from 5 steps on."""
     # A loop of the user's own may log fewer metrics with `setup_logging`.
     steps = [record for record in records if record["step"] >= 0 and record.keys() >= OF_A_STEP]
     run = Windows(steps, records, config)
@@ -96,13 +98,14 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
 
 
 def alarms(record: Record) -> list[Finding]:
-    """Return the findings of one step that need no other step."""
+    """Return the findings of one step that need no other step, in the order of `ALARMS`."""
     run = Windows([record], [record], {})
     return [_finding(rule.__name__, sign) for rule in ALARMS if (sign := rule(run)) is not None]
 
 
 def worst_of(findings: Sequence[Finding]) -> list[str]:
-    """Return lines with the worst finding and its remedy; none if there are only notes."""
+    """Return two lines with the first finding that is no note, and its remedy; none if there are
+    only notes. `findings` are sorted as `diagnose` sorts them."""
     found = [finding for finding in findings if finding.severity != "note"]
     if not found:
         return []
@@ -113,12 +116,13 @@ def worst_of(findings: Sequence[Finding]) -> list[str]:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    """Title, cause and remedy by rule."""
+    """Return title, cause and remedy by rule, from `findings.toml`, read once."""
     return tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
 
 
 def _finding(rule: str, sign: Sign) -> Finding:
-    """Return the finding of a rule's function name, with its title, cause and remedy."""
+    """Return the finding of a rule's function name, with its title, cause and remedy. Raises
+    KeyError for a rule without a table in `findings.toml`, so a rule is renamed in both."""
     name = rule.replace("_", "-")
     words = _words()[name] | _words()[name].get(sign.case, {})
     return Finding(
@@ -127,7 +131,8 @@ def _finding(rule: str, sign: Sign) -> Finding:
 
 
 def loss_not_finite(run: Windows) -> Sign | None:
-    """The loss is NaN or infinite."""
+    """Return a bad sign if the loss, `ratio_max` or `kl_sample_train` is NaN or infinite in a step,
+    else None."""
     names = ("loss", "ratio_max", "kl_sample_train")
     broken = [
         record
@@ -145,7 +150,8 @@ def loss_not_finite(run: Windows) -> Sign | None:
 
 
 def sandbox_errors(run: Windows) -> Sign | None:
-    """Some completions have no verdict."""
+    """Return a sign if completions ended as `sandbox_error` (a warning, bad above 5% of all
+    verdicts), else None."""
     lost, every = run.total("verdicts/sandbox_error"), _judged(run.steps)
     if not lost:
         return None
@@ -158,33 +164,36 @@ def sandbox_errors(run: Windows) -> Sign | None:
 
 
 def checker_errors(run: Windows) -> Sign | None:
-    """Some problems have a broken checker."""
+    """Return a bad sign if completions ended as `checker_error`, since a problem's checker is
+    broken, else None."""
     lost = run.total("verdicts/checker_error")
     evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
     return Sign("bad", evidence) if lost else None
 
 
 def canary_passed(run: Windows) -> Sign | None:
-    """An answer to an impossible problem passed, or was paid in full."""
+    """Return a bad sign if an answer to an impossible problem passed, or was paid in full, else
+    None."""
     said = "completions passed problems that cannot be solved, or were paid in full for them"
     return _alarm(run, "canary/passed", said, "canary/program")
 
 
 def wrong_paid(run: Windows) -> Sign | None:
-    """A program that fails a test got the full reward."""
+    """Return a bad sign if a program that fails a test got the full reward, else None."""
     said = f"of {run.total('reward/wrong'):.0f} programs that fail a test were paid in full"
     return _alarm(run, "reward/wrong_paid", said, "reward/wrong_program")
 
 
 def unstable_verdicts(run: Windows) -> Sign | None:
-    """A program that passed failed when it was judged again."""
+    """Return a warning if a program that passed failed when it was judged again, else None."""
     failed, twice = run.total("reward/unstable"), run.total("reward/judged_twice")
     evidence = f"{failed:.0f} of {twice:.0f} programs that passed failed when judged once more"
     return Sign("warning", evidence) if failed else None
 
 
 def _alarm(run: Windows, name: str, said: str, program: str) -> Sign | None:
-    """Return the sign of a count that must be 0, with the first program."""
+    """Return the bad sign of a count `name` that must be 0, with the text of the first step's
+    `program`, or None if it is 0."""
     alarms = [record for record in run.steps if record.get(name)]
     if not alarms:
         return None
@@ -196,12 +205,14 @@ def _alarm(run: Windows, name: str, said: str, program: str) -> Sign | None:
 
 
 def never_trained(steps: Sequence[Record]) -> bool:
-    """Return True if steps were taken and none had a completion to train on."""
+    """Return True if steps were taken and each had 0 training examples. Without steps, or if a loop
+    of the user's own does not log `n_datums`, it is False."""
     return bool(steps) and all(record.get("n_datums") == 0 for record in steps)
 
 
 def no_optimizer_step(run: Windows) -> Sign | None:
-    """Steps were taken, but the weights did not change."""
+    """Return a bad sign if steps were taken, but none had a completion to train on, so the weights
+    did not change; else None. The case is `solved` if 90% of the completions pass."""
     if not never_trained(run.steps):
         return None
     skipped = (
@@ -213,7 +224,7 @@ def no_optimizer_step(run: Windows) -> Sign | None:
 
 
 def no_code_blocks(run: Windows) -> Sign | None:
-    """No answer has a fenced block."""
+    """Return a bad sign if no answer of any step has a fenced block, else None."""
     rates = [record["format_rate"] for record in run.steps]
     if not rates or any(rates):
         return None
@@ -221,7 +232,8 @@ def no_code_blocks(run: Windows) -> Sign | None:
 
 
 def built_in_elsewhere(run: Windows) -> Sign | None:
-    """The built-in model solves none of these problems, which it was not made for."""
+    """Return a bad sign if the built-in model passes at most 2% in every step on problems that it
+    was not made for, else None. Runs of several turns are left out."""
     dataset = run.config.get("dataset")
     if run.config.get("model_name") != BUILT_IN or dataset is None:
         return None
@@ -237,7 +249,8 @@ def built_in_elsewhere(run: Windows) -> Sign | None:
 
 
 def collapse(run: Windows) -> Sign | None:
-    """The answer format is lost from one step to the next, and does not return."""
+    """Return a bad sign if the share of answers with a program, half or more, falls to a quarter
+    from one step to the next and stays there, else None."""
     rates = values_of(run.steps, "format_rate")
     for index, (before, after) in enumerate(itertools.pairwise(rates), 1):
         if before >= 0.5 and len(rates) > index + 1 and max(rates[index:]) <= before / 4:
@@ -248,17 +261,20 @@ def collapse(run: Windows) -> Sign | None:
 
 
 def steps_taken(steps: Sequence[Record]) -> str:
-    """Return the number of steps as a clause."""
+    """Return the number of steps as a clause, `3 steps were taken`."""
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
 
 
 def too_few_steps(run: Windows) -> Sign | None:
-    """There are too few steps to find a trend."""
+    """Return a note that there are too few steps to find a trend. `diagnose` asks only below 5
+    steps."""
     return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
 def degenerate_groups(run: Windows) -> Sign | None:
-    """Most groups are skipped."""
+    """Return a sign if at least 80% of the groups of the last window are skipped (a warning, bad if
+    all are), else None. The case is `solved` if most are all right, `apart` if right and wrong ones
+    mix."""
     late = [record for record in run.steps[-run.window :] if record["groups_total"]]
     total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
@@ -276,15 +292,17 @@ def degenerate_groups(run: Windows) -> Sign | None:
 
 
 def reward_flat_at_zero(run: Windows) -> Sign | None:
-    """Almost no program passes, from the beginning to the end."""
+    """Return a bad sign if at most 2% of the completions pass, in the first and in the last window,
+    else None."""
     early, late = run.ends("mean_correct")
     evidence = f"{percent(late)} of the completions pass at the end, {percent(early)} did at first"
     return Sign("bad", evidence) if max(early, late) <= SOLVES_NOTHING else None
 
 
 def hardly_moved(run: Windows) -> Sign | None:
-    """Neither the answers nor their entropy changed beyond chance: the weights changed too little,
-    or not at all."""
+    """Return a warning if neither the answers nor their entropy changed beyond chance from the
+    first third to the last (the weights changed too little, or not at all), else None. It needs 15
+    steps; the case is `recipe` if the run's recipe has a higher learning rate."""
     third = len(run.steps) // 3
     if third < MIN_STEPS:
         return None
@@ -306,13 +324,15 @@ def hardly_moved(run: Windows) -> Sign | None:
 
 
 def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
-    """Return True if two means differ by more than three standard errors."""
+    """Return True if two means differ by more than three standard errors. Each side has at least
+    two values; else StatisticsError is raised."""
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (first, last)))
     return abs(_mean(last) - _mean(first)) > 3 * error
 
 
 def format_falling(run: Windows) -> Sign | None:
-    """The share of answers with a fenced block falls."""
+    """Return a sign if the share of answers with a fenced block falls by 5 points or more from the
+    first window to the last (a warning, bad above 20 points), else None."""
     early, late = run.ends("format_rate")
     evidence = (
         f"{percent(early)} of the completions had a fenced code block at first, {percent(late)} at "
@@ -323,7 +343,8 @@ def format_falling(run: Windows) -> Sign | None:
 
 
 def held_out_flat(run: Windows) -> Sign | None:
-    """The reward rises while held-out Pass@1 is flat."""
+    """Return a bad sign if training correctness rises by 10 points or more while held-out Pass@1
+    rises by at most 2, else None. Sampled Pass@1 counts, or the greedy one without two of those."""
     early, late = run.ends("mean_correct")
     names = ("eval/pass@1", "eval/mean_correct")
     sampled, greedy = (values_of(run.everything, name) for name in names)
@@ -335,7 +356,8 @@ def held_out_flat(run: Windows) -> Sign | None:
 
 
 def held_out_falling(run: Windows) -> Sign | None:
-    """Held-out correctness fell from its best."""
+    """Return a warning if the last greedy held-out Pass@1 is 10 points or more below the best of at
+    least three, else None."""
     scores = values_of(run.everything, "eval/mean_correct")
     if len(scores) < 3 or scores[-1] > max(scores) - 0.1:
         return None
@@ -349,7 +371,8 @@ def held_out_falling(run: Windows) -> Sign | None:
 
 
 def loss_exploding(run: Windows) -> Sign | None:
-    """The absolute loss grows many times over."""
+    """Return a bad sign if the mean absolute loss of the last window is 10 times that of the first,
+    and at least 0.5, else None."""
     sizes = [abs(value) for value in values_of(run.steps, "loss")]
     early, late = _mean(sizes[: run.window]), _mean(sizes[-run.window :])
     evidence = f"its mean size went from {early:.3g} to {late:.3g}"
@@ -357,7 +380,8 @@ def loss_exploding(run: Windows) -> Sign | None:
 
 
 def sampler_trainer_gap(run: Windows) -> Sign | None:
-    """Sampler and trainer disagree about the same tokens."""
+    """Return a sign if on-policy the mean of log q − log p over the same tokens is 0.01 or more in
+    size in the last window (a warning, bad above 0.1), else None."""
     late = run.ends("kl_sample_train")[1]
     if not abs(late) >= 0.01 or run.ends("staleness/mean")[1] > 0:
         return None
@@ -369,7 +393,8 @@ def sampler_trainer_gap(run: Windows) -> Sign | None:
 
 
 def entropy_collapse(run: Windows) -> Sign | None:
-    """The model gives the same answer every time."""
+    """Return a warning if the entropy falls to a fifth or less while at most 90% pass, so that the
+    model gives the same answer every time, else None."""
     (early, late), correct = run.ends("entropy"), run.ends("mean_correct")[1]
     if not (early > 0 and late <= 0.2 * early) or correct > 0.9:
         return None
@@ -378,7 +403,9 @@ def entropy_collapse(run: Windows) -> Sign | None:
 
 
 def truncation(run: Windows) -> Sign | None:
-    """Many answers are cut off at max_tokens."""
+    """Return a sign if at least 20% of the answers of the last window are cut off at `max_tokens`
+    (a warning, bad above 50%), else None. A recipe's own low limit is no finding unless truncation
+    rises."""
     early, late = run.ends("truncated_rate")
     if run.config.get("max_tokens") == recipe_of(run.config).get("max_tokens", 0) and late <= early:
         return None  # this recipe sets a low limit on purpose
@@ -388,8 +415,9 @@ def truncation(run: Windows) -> Sign | None:
 
 
 def smoke_test(run: Windows) -> Sign | None:
-    """The first steps do not look like those of a correct setup: code blocks become more frequent,
-    then rewards and right programs. A change within chance decides nothing."""
+    """Return a warning if the first steps do not look like those of a correct setup, else None:
+    code blocks become more frequent, then rewards and right programs. It needs 20 steps. A change
+    within chance decides nothing."""
     if len(run.steps) < SMOKE_STEPS:
         return None
     formats, rewards, correct = (
@@ -475,11 +503,12 @@ EXPLAINS: Mapping[Rule, Sequence[Rule]] = {
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN, which meets no threshold, for no values."""
     return sum(values) / len(values) if values else math.nan
 
 
 def _judged(records: Sequence[Record]) -> float:
-    """Return the number of completions with a verdict of any kind."""
+    """Return the number of completions with a verdict of any kind, undecided ones included."""
     judged: float = sum(
         value
         for record in records

@@ -53,8 +53,9 @@ LONG_ENOUGH = 6
 def flags(
     code: str | None, message: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool
 ) -> list[str]:
-    """Return the flags of one program. `tests` are the public tests: mappings with "input" and
-    "expected" as text."""
+    """Return the flags of one program (`code` None: there is none), in a fixed order. `message` is
+    the failure's message; `tests` are the public tests: mappings with "input" and "expected" as
+    text."""
     found = []
     if code is not None:
         if _hard_coded(code, tests, reads_stdin):
@@ -67,8 +68,9 @@ def flags(
 
 
 def _hard_coded(code: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool) -> bool:
-    """Return True if answers are in the source: an expected output verbatim, many literal cases, or
-    constants printed without reading input."""
+    """Return True if answers are in the source: an expected output of 6 characters or more
+    verbatim, at least four literal cases, or (with `reads_stdin`) constants printed without reading
+    input."""
     if (
         len(_LITERAL.findall(code)) >= MANY_CASES
         and code.count("return") + code.count("print") >= MANY_CASES
@@ -118,7 +120,8 @@ class Tally:
     solved: Counter[str] = field(default_factory=Counter)
 
     def add(self, samples: Sequence[Mapping[str, Any]], letters: str) -> None:
-        """Count one group."""
+        """Count one group; `letters` has one letter per sample. Completions that ended as
+        `sandbox_error` do not count for its outcome."""
         self.lengths += [len(sample["tokens"]) for sample in samples]
         judged = letters.replace("s", "")
         right = judged.count("p")
@@ -126,7 +129,8 @@ class Tally:
             self.solved["all" if right == len(judged) else "some" if right else "none"] += 1
 
     def metrics(self) -> dict[str, float]:
-        """Return columns beside those of `metrics.jsonl`."""
+        """Return the columns `rollouts/…` beside those of `metrics.jsonl`: groups of which none,
+        some or all completions passed, and the mean and the longest completion in tokens."""
         row: dict[str, float] = {
             f"rollouts/{share}_solved": self.solved[share] for share in ("none", "some", "all")
         }
@@ -137,7 +141,8 @@ class Tally:
 
 
 def is_group(record: Mapping[str, Any]) -> bool:
-    """Return True if a line of `rollouts.jsonl` has all that the page reads of it."""
+    """Return True if a line of `rollouts.jsonl` has all fields that the page reads, so that a file
+    of another version is counted as damaged."""
     completions = record.get("completions")
     return (
         record.keys() >= _GROUP
@@ -151,12 +156,14 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def letters_of(samples: Sequence[Mapping[str, Any]]) -> str:
-    """One letter per completion for its verdict."""
+    """Return one letter per completion for its verdict, in order. Raises KeyError for an unknown
+    verdict, which `is_group` excludes."""
     return "".join(LETTERS[sample["verdict"]] for sample in samples)
 
 
 def as_text(value: object, limit: int = CLIP_CHARS) -> str:
-    """Return a value as text that UTF-8 can encode, with its middle cut out if it is long."""
+    """Return a value as text that UTF-8 can encode, "" for None. Above `limit` characters its
+    middle is replaced by a note."""
     text = "" if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
     if len(text) <= limit:
         return text
@@ -165,22 +172,23 @@ def as_text(value: object, limit: int = CLIP_CHARS) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number as it is, or None for anything else."""
     return value if isinstance(value, int | float) and isfinite(value) else None
 
 
 def values_of(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """A metric's finite values, in the order of its records."""
+    """Return a metric's finite values, in the order of its records; others are left out."""
     return [value for record in records if (value := as_number(record.get(name))) is not None]
 
 
 def percent(share: float) -> str:
-    """Return a share as text, in per cent."""
+    """Return a share (0 to 1) as text, in per cent with one decimal."""
     return f"{100 * share:.1f}%"
 
 
 def group_flags(record: Mapping[str, Any]) -> list[list[str]]:
-    """The flags of each completion."""
+    """Return the flags of each completion of a group, in order; the program is that of its last
+    answer. Equal answers are searched once."""
     tests = public_tests(record)
     stdin = not any(test["call"] for test in tests)
     known: dict[tuple[str, str], list[str]] = {}
@@ -195,7 +203,8 @@ def group_flags(record: Mapping[str, Any]) -> list[list[str]]:
 
 
 def public_tests(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the public tests of a group: index, input and expected output as text."""
+    """Return the public tests of a group, with input and expected output cut to 20,000
+    characters."""
     return [
         test | {key: as_text(test[key], CLIP_TEST) for key in ("input", "expected")}
         for test in record["public_tests"]
@@ -203,8 +212,8 @@ def public_tests(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def problem_record(record: Mapping[str, Any], pieces: TokenDecoder | None) -> dict[str, Any]:
-    """Return the page's record of a problem: statement, prompt as the model read it, public
-    tests."""
+    """Return the page's record of a problem: statement, prompt as the model read it (None without
+    `pieces`, the tokenizer), public tests."""
     return {
         "id": as_text(record["problem_id"], CLIP_NAME),
         "statement": as_text(record["statement"]),
@@ -216,7 +225,8 @@ def problem_record(record: Mapping[str, Any], pieces: TokenDecoder | None) -> di
 def group_record(
     record: Mapping[str, Any], flags_G: Sequence[Sequence[str]], pieces: TokenDecoder | None
 ) -> list[dict[str, Any]]:
-    """Return the page's record of each completion of a group."""
+    """Return the page's record of each completion of a group, in order. `pieces` None: without
+    tokens. The viewer's scripts read these names."""
     pairs = zip(record["completions"], flags_G, strict=True)
     return [_completion_record(sample, flagged, pieces) for sample, flagged in pairs]
 
@@ -225,7 +235,7 @@ def _completion_record(
     sample: Mapping[str, Any], flagged: Sequence[str], pieces: TokenDecoder | None
 ) -> dict[str, Any]:
     """Return the page's record of one completion: texts clipped, flags if there are any and, with
-    `pieces`, its tokens with their shading."""
+    `pieces` (None: no tokenizer), its tokens with their shading."""
     failure, tokens = sample["failure"], sample["tokens"]
     shown: dict[str, Any] = {name: sample[name] for name in _SHOWN}
     shown |= {"text": as_text(sample["text"]), "length": len(tokens)}
@@ -244,7 +254,7 @@ def _completion_record(
 
 def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
     """Return an earlier turn: the answer, its verdict on the public tests, and the environment's
-    message."""
+    messages, as clipped text."""
     said = "\n\n".join(as_text(message["content"]) for message in turn["messages"])
     return {"text": as_text(turn["text"]), "verdict": turn["verdict"], "said": said}
 
@@ -252,8 +262,8 @@ def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
 def _shading(
     tokens: Sequence[int], logprobs: Sequence[float], pieces: TokenDecoder
 ) -> dict[str, Any]:
-    """Return the tokens' texts and their logprobs in hundredths. A very long completion loses its
-    middle."""
+    """Return the tokens' texts and their logprobs in hundredths of a nat, rounded. Above 6,000
+    tokens the middle is replaced by a note, whose logprob is None."""
     texts = pieces.split(tokens)
     hundredths: list[int | None] = [round(max(100 * value, -9999)) for value in logprobs]
     if len(texts) > CLIP_TOKENS:

@@ -22,13 +22,15 @@ from code_rl.util.redaction import without_keys
 
 MAX_POINTS = 2_500
 MAX_RUNS = 8
-"""Prefixes of metric names."""
+"""The most runs that a page shows side by side."""
 
 Record = Mapping[str, Any]
 
 
 def overview(reader: RunReader) -> dict[str, Any]:
-    """Return everything about a run except its rollouts, as JSON data."""
+    """Return everything about a run except its rollouts, as JSON data, whose names the page's
+    scripts and the terminal's text read. `notices` name missing and damaged files. `reader` has
+    been refreshed."""
     records = records_of(reader)
     steps = [record for record in records if record["step"] >= 0]
     splits = split_results(records, trained_on(reader.config))
@@ -57,7 +59,8 @@ def overview(reader: RunReader) -> dict[str, Any]:
 
 
 def records_of(reader: RunReader) -> list[dict[str, Any]]:
-    """Return a run's metrics by step, with sums over the rollouts of each step."""
+    """Return a run's metrics by ascending step, with the columns `rollouts/…` of each step that has
+    rollouts."""
     tallies = reader.tallies
     return [
         {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
@@ -66,8 +69,8 @@ def records_of(reader: RunReader) -> list[dict[str, Any]]:
 
 
 def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
-    """Return the overview of each run, each with the comparison of all runs. Raises ConfigError for
-    too many runs."""
+    """Return the overview of each run, in order, each with the comparison of all runs if there are
+    several. Raises ConfigError for more than eight runs."""
     if len(readers) > MAX_RUNS:
         raise ConfigError(
             f"compare= names {len(readers) - 1} runs; at most {MAX_RUNS - 1} fit beside one"
@@ -95,7 +98,8 @@ FACTS = {
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
-    """Return a few labelled lines about the run's data, model and settings."""
+    """Return (label, value) of the settings in `FACTS` that are known, as text of at most 300
+    characters, in that order."""
     values, shape = dict(reader.config), reader.config.get("resolved")
     if shape:
         values["batch"] = f"{shape['prompts']} prompts × {shape['completions']}"
@@ -106,7 +110,8 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
 
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
-    """Return the progress of the run."""
+    """Return the steps done and planned (0: no limit), and True for `finished` if all planned ones
+    are done."""
     planned, done = max(reader.config.get("max_steps") or 0, 0), len(steps)
     return {"done": done, "planned": planned, "finished": done >= planned > 0}
 
@@ -118,10 +123,12 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
-    """Return the seconds by stage, tokens, completions, verdicts, masked completions by reason, and
-    the cost."""
+    """Return the run's sums: seconds by stage, tokens, completions, verdicts and masked completions
+    by reason, the largest first, and the cost as text. With overlapping stages the time of rollouts
+    is the trainer's wait for them."""
 
     def total(name: str) -> float:
+        """Return the sum of a metric's finite values over the run."""
         return sum(values_of(records, name))
 
     overlaps = reader.config.get("max_steps_off_policy")
@@ -142,7 +149,8 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
 
 
 def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
-    """Return the cost of a run as text, by its price table if the file still exists."""
+    """Return the cost of a run as text, by its price table if the file still exists and can be
+    read. `total` returns the sum of a metric over the run."""
     if config.get("backend") == "embedded" and config.get("prices") is None:
         return "nothing for the embedded engine"
     billed = Tokens(*(int(sum(map(total, names))) for names in BILLED.values()))
@@ -166,8 +174,9 @@ def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return numeric metrics as columns. Above MAX_POINTS rows, only every `every`-th row and the
-    last are kept."""
+    """Return numeric metrics as columns, one value per kept row (None: not finite or missing), with
+    the seconds and sampled tokens spent by then. Above MAX_POINTS rows, only every `every`-th row
+    and the last are kept."""
     every = max(1, -(-len(records) // MAX_POINTS))
     rows = range((len(records) - 1) % every, len(records), every)
     seconds = (record.get("time/step", 0.0) + record.get("time/eval", 0.0) for record in records)
@@ -185,11 +194,12 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def settings(config: Mapping[str, Any]) -> list[list[str]]:
-    """Return the settings as text, in order and without keys."""
+    """Return (name, value) of each setting as text, in order and without keys."""
     return [[name, as_text(value, 2_000)] for name, value in without_keys(config).items()]
 
 
 def _rounded(value: Any) -> float | None:
+    """Return a finite number with 6 significant digits, or None for anything else."""
     number = as_number(value)
     return None if number is None else float(f"{number:.6g}")
 
@@ -206,7 +216,9 @@ def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the measurements of each held-out split before and after (Pass@1 with its interval,
-    Pass@k, greedy, format)."""
+    Pass@k, greedy, format) and their change. Sampled evaluations are preferred to greedy ones.
+    `before` is None with a single evaluation after training, `after` with none; `trained` is None
+    if it is unknown."""
     found = []
     for name in _split_names(records):
         mine = [record for record in records if f"eval/{name}/mean_correct" in record]
@@ -229,8 +241,9 @@ def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list
 
 
 def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
-    """Return the answer to "did it learn?": a headline, a sentence with the results, and a tone for
-    the color."""
+    """Return the answer to "did it learn?": `headline`, `sentence` with the results, and `tone` for
+    the color (good, bad, flat). It is yes or no only if the 95% interval of the difference excludes
+    0 and at least five steps were taken."""
     pairs = [split for split in splits if split["before"] and split["after"]]
     sentence, change = _went(pairs) if pairs else (_on_training(steps), None)
     if not steps:
@@ -251,11 +264,13 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
 
 
 def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
+    """Return the three parts under their names."""
     return {"tone": tone, "headline": headline, "sentence": sentence}
 
 
 def _on_training(steps: Sequence[Record]) -> str:
-    """Return the share of right programs at both ends of a run without two evaluations."""
+    """Return a sentence with the share of right programs in the first and the last fifth of a run
+    without two evaluations."""
     correct = values_of(steps, "mean_correct")
     if not correct:
         return "No step has a verdict yet."
@@ -269,7 +284,7 @@ def _on_training(steps: Sequence[Record]) -> str:
 
 def _went(splits: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
     """Return the results before and after as a sentence, and their difference, pooled over the
-    problems of all splits."""
+    problems of all splits. Each split has both evaluations."""
     before, after = (
         sum(w * split[side]["score"] for w, split in _weighted(splits))
         for side in ("before", "after")
@@ -283,13 +298,14 @@ def _went(splits: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
 
 
 def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """Return each split with its share of the problems."""
+    """Return each split with its share of all problems, in order; the shares sum to 1."""
     total = sum(split["problems"] for split in splits)
     return [(split["problems"] / total, split) for split in splits]
 
 
 def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return after minus before over the problems of these splits.
+    """Return after minus before over the problems of these splits, as `difference` does. Each split
+    has both.
 
     A run keeps no result of a single problem, so the two sides count as independent: the interval
     is wider than that of a paired difference.
@@ -299,7 +315,8 @@ def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
     """Return the weighted mean of first minus second as `value`, and its 95% interval as `low` and
-    `high`."""
+    `high`. `sides` are (weight, first, second), each with `score`, `low` and `high`; they count as
+    independent."""
     found = combined(
         [
             (sign * w, Estimate(side["score"], side["low"], side["high"], 0))
@@ -311,8 +328,9 @@ def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float
 
 
 def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return which of several runs is better, in a headline and a sentence. Only splits that all
-    runs measured in the same way count."""
+    """Return which of at least two runs is better, as `headline` and `sentence`. Only splits that
+    all runs measured in the same way, on equally many problems, count. The best run is compared
+    with the second; a difference within its 95% interval is not clear."""
     splits = [{split["name"]: split for split in view["splits"]} for view in views]
     alike = [
         name
@@ -348,7 +366,8 @@ def _split_names(records: Sequence[Record]) -> list[str]:
 
 
 def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
-    """Return one evaluation's scores and interval on a split, as the page shows them."""
+    """Return one evaluation's scores and 95% interval on a split, as the page shows them, or None
+    without an evaluation. A greedy one has Wilson's interval."""
     if record is None:
         return None
     prefix = f"eval/{split}/"
@@ -372,12 +391,14 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
 
 
 def _score(record: Record, split: str) -> float:
+    """Return Pass@1 of a split from samples if there are any, else the greedy one."""
     score: float = record.get(f"eval/{split}/pass@1", record[f"eval/{split}/mean_correct"])
     return score
 
 
 def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on whether these problems were trained on, if that is known."""
+    """Return a clause on the number of these problems that were also trained on; "" if that is
+    unknown."""
     trained = [split["trained"] for split in splits]
     if None in trained:
         return ""
@@ -390,7 +411,7 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _points_of(change: Mapping[str, float]) -> str:
-    """Return a difference in points, with its interval."""
+    """Return a difference in percentage points, with its interval, as text."""
     value, low, high = (
         f"{round(100 * change[key], 1) + 0.0:+.1f}".replace("-", "−")
         for key in ("value", "low", "high")

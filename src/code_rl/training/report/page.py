@@ -46,12 +46,14 @@ STYLES = (VENDOR / "uPlot.min.css", STYLE)
 
 @functools.cache
 def _asset(paths: tuple[Path, ...]) -> str:
+    """Return the content of these files, one after the other, read once per process; its hash is in
+    the page's policy."""
     return "\n".join(path.read_text(encoding="utf-8").strip() for path in paths) + "\n"
 
 
 def policy() -> str:
-    """Return the page's content security policy. It allows only the scripts and styles with these
-    hashes, and no requests."""
+    """Return the page's content security policy. It allows only the scripts and styles of this
+    package, by their hashes, and no requests: the page shows untrusted programs."""
     return (
         f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src "
         f"{_hash(_asset(STYLES))}; img-src data:; connect-src 'none'; base-uri 'none'; "
@@ -62,9 +64,9 @@ def policy() -> str:
 def write_report(
     readers: Sequence[RunReader], path: Path, live: bool = False
 ) -> list[dict[str, Any]]:
-    """Write the page of one run, or of several side by side, and return their overviews. A `live`
-    page reloads itself until the run has done its steps. After a crash the file has its old content
-    or the new one."""
+    """Write the page of one run, or of several side by side, for its owner only, and return their
+    overviews. A `live` page reloads itself until the run has done its steps. After a crash the file
+    has its old content or the new one. Raises ConfigError for more than eight runs, and OSError."""
     overviews = side_by_side(readers)
     live = live and not overviews[0]["progress"]["finished"]
     rollouts = [embedded_rollouts(reader) for reader in readers]
@@ -89,10 +91,12 @@ class LivePage:
     the run's time."""
 
     def __init__(self, log_path: Path) -> None:
+        """Prepare the page `report.html` of the run in `log_path`; the first `update` writes it."""
         self._reader, self._due = RunReader(log_path), 0.0
 
     def update(self) -> None:
-        """Write the page anew if it is due. A page that cannot be written does not stop the run."""
+        """Write the page anew if it is due: after 20 times the seconds that the last one took. A
+        page that cannot be written causes a warning and does not stop the run."""
         if time.monotonic() < self._due:
             return
         started = time.monotonic()
@@ -107,12 +111,13 @@ class LivePage:
 
 
 def _hash(text: str) -> str:
+    """Return the source expression of an inline script or style for a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
-    """Return columns of all indexed groups: step, group, problem, verdict letters, and bits (1: the
-    page has its text, 2: flagged)."""
+    """Return columns of all indexed groups, sorted by (step, group): step, group, problem, verdict
+    letters, and bits (1: the page has its text, 2: flagged). The viewer reads these names."""
     places = sorted(reader.index)
     rows = [reader.index[place] for place in places]
     return {
@@ -135,6 +140,8 @@ def embedded_rollouts(reader: RunReader) -> tuple[str, str]:
     problems = reader.problem_records({index[place][0] for place in groups if place in index})
 
     def append(part: bytes) -> list[int]:
+        """Append one part, padded, and return its offset in base64 characters and its length in
+        bytes."""
         start = len(raw) // 3 * 4
         raw.extend(part)
         raw.extend(b"\0" * (-len(raw) % 3))

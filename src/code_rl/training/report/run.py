@@ -43,7 +43,8 @@ Place = tuple[int, int]
 
 
 def pack(value: Any) -> bytes:
-    """Return the value as JSON, deflated without a header (a browser's `deflate-raw` reads it)."""
+    """Return the value as JSON, deflated without a header (a browser's `deflate-raw` reads it).
+    Raises TypeError for a value without a JSON form; NaN becomes null."""
     deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
     return deflate.compress(orjson.dumps(value)) + deflate.flush()
 
@@ -58,11 +59,13 @@ class DownsampledGroups:
     groups: dict[Place, bytes] = field(default_factory=dict)
 
     def wants(self, step: int) -> bool:
-        """Return True if the groups of this step are to be kept."""
+        """Return True if the groups of this step are to be kept, by the current `stride`, which may
+        double later."""
         return step % self.stride == 0
 
     def put(self, place: Place, record: Any) -> None:
-        """Keep a group of a step for which `wants` is True."""
+        """Keep a group of a step for which `wants` is True. If the budget is exceeded, `stride`
+        doubles until the rest fits or two steps are left; dropped steps do not return."""
         self.groups[place] = packed = pack(record)
         self.size += len(packed)
         while self.size > self.budget and len({step for step, _ in self.groups}) > 2:
@@ -71,7 +74,7 @@ class DownsampledGroups:
             self.groups, self.size = kept, sum(map(len, kept.values()))
 
     def rule(self) -> str:
-        """Return the final rule as text."""
+        """Return the rule that holds for the groups kept so far as text."""
         if self.stride == 1:
             return "every group of every step"
         return f"all groups of every {self.stride}th step and of the last one"
@@ -87,7 +90,8 @@ class GrowingFile:
     _offset: int = 0
 
     def added(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete objects that were appended since the last call, in order."""
+        """Yield the complete objects that were appended since the last call, in order; nothing if
+        the file is missing. The file must not be cut between calls."""
         if not self.path.exists():
             return
         with self.path.open("rb", buffering=1 << 20) as file:
@@ -104,7 +108,7 @@ class GrowingFile:
 
 
 def _parsed(line: bytes) -> Any:
-    """Parse a line of JSON, NaN included; None if it is damaged."""
+    """Return the value of a line of JSON, NaN included; None if it is damaged."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -119,6 +123,7 @@ class RunReader:
     """Reads `log_path` and, at each `refresh`, the lines added since."""
 
     def __init__(self, log_path: Path) -> None:
+        """Read nothing yet; the first `refresh` does."""
         self.log_path = log_path
         self.config: dict[str, Any] = {}
         self.notices: list[str] = []
@@ -137,7 +142,8 @@ class RunReader:
         self._rollouts_file = GrowingFile(log_path / ROLLOUTS)
 
     def refresh(self) -> None:
-        """Read the settings and the new lines."""
+        """Read the settings anew, and the lines that were added since the last call. Damaged lines
+        are counted. Raises ConfigError for a `config.json` that cannot be read, and OSError."""
         self._read_config()
         self._read_metrics()
         for record in self._rollouts_file.added():
@@ -147,7 +153,8 @@ class RunReader:
                 self._rollouts_file.damaged += 1
 
     def damage(self) -> list[str]:
-        """Return notices about missing parts."""
+        """Return notices, as text, about missing or damaged parts, and about a run that no process
+        works on."""
         found = list(self.notices)
         if (
             not is_held(self.log_path / LOCK)
@@ -173,7 +180,8 @@ class RunReader:
         return found
 
     def kept_groups(self) -> dict[Place, bytes]:
-        """Return every packed group that the page carries, including those of the last step."""
+        """Return every packed group that the page carries, including those of the last step, sorted
+        by (step, group)."""
         kept = dict(self.kept.groups)
         for group, record in self.last.items():
             place = (self.last_step, group)
@@ -182,13 +190,15 @@ class RunReader:
         return dict(sorted(kept.items()))
 
     def problem_records(self, numbers: set[int]) -> dict[int, bytes]:
-        """The packed records of these problems."""
+        """Return the packed records of these problems by number. The problems of the last step are
+        packed if they were not."""
         for record in self.last.values():
             self._show_problem(record)
         return {number: packed for number, packed in self.shown.items() if number in numbers}
 
     def _read_config(self) -> None:
-        """Read the settings, with secrets replaced, and the tokenizer if it is not loaded yet."""
+        """Read the settings, with secrets replaced, and the tokenizer if it is not loaded yet. A
+        missing file is a notice. Raises ConfigError for one that cannot be read."""
         if not (self.log_path / CONFIG).is_file():
             self.notices = [f"{CONFIG} is missing; settings are not shown"]
             return
@@ -197,7 +207,8 @@ class RunReader:
         self.pieces = self.pieces or load_pieces(self.log_path)
 
     def _read_metrics(self) -> None:
-        """Merge the new lines of `metrics.jsonl` into the metrics by step."""
+        """Merge the new lines of `metrics.jsonl` into the metrics by step: later values replace
+        earlier ones. A line without a step counts as the next one."""
         for record in self._metrics_file.added():
             # A loop of the user's own may leave the step out, or write several records about one.
             step = record.get("step", max(self.metrics, default=-1) + 1)
@@ -207,7 +218,8 @@ class RunReader:
                 self._metrics_file.damaged += 1
 
     def _take(self, record: dict[str, Any]) -> None:
-        """Index one group, count it, and keep it if there is room."""
+        """Index one group, count it, and keep it if its step is kept. Groups of a step follow each
+        other in the file."""
         step = record["step"]
         if step != self.last_step:
             self.last_step, self.last = step, {}
@@ -226,13 +238,16 @@ class RunReader:
         self.index[place] = number, letters, flagged
 
     def _show_problem(self, record: Mapping[str, Any]) -> None:
+        """Pack the record of a group's problem, once for each problem. The problem must have a
+        number."""
         number = self.problems[as_text(record["problem_id"], CLIP_NAME)]
         if number not in self.shown:
             self.shown[number] = pack(problem_record(record, self.pieces))
 
 
 def open_run(log_path: Path) -> RunReader:
-    """Return a reader that has read the directory. Raises DataError if it has no files of a run."""
+    """Return a reader that has read the directory. Raises DataError if it has no files of a run,
+    and ConfigError for a `config.json` that cannot be read."""
     if not (is_run(log_path) or any((log_path / name).exists() for name in (METRICS, ROLLOUTS))):
         raise DataError(
             f"{log_path} holds no run (no {CONFIG} of one, {METRICS} or {ROLLOUTS}); log_path= and "

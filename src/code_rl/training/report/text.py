@@ -27,7 +27,8 @@ _OF_EACH_RUN = ("log_path", "resolved", "checksum")
 
 
 def render_text(view: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return one run's overview as text: answer, settings, results, curves, findings."""
+    """Return one run's overview as text: answer, settings, results, curves, findings. Tables are at
+    most `width` characters wide; each line is made safe for a terminal by `clean`."""
     answer = view["answer"]
     lines = [view["path"], f"{answer['headline']} {answer['sentence']}", ""]
     lines += [f"{label:<18}{value}" for label, value in view["facts"]]
@@ -40,7 +41,8 @@ def render_text(view: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def compare_text(views: Sequence[Mapping[str, Any]]) -> str:
-    """Return which of several runs is better, and the settings in which they differ."""
+    """Return which of at least two runs is better, and the settings in which they differ, as
+    text."""
     found, settings = better(views), [dict(view["settings"]) for view in views]
     lines = [f"which is better? {found['headline']} {found['sentence']}"]
     for name in dict.fromkeys(name for each in settings for name in each):
@@ -51,7 +53,8 @@ def compare_text(views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def closing(view: Mapping[str, Any], width: int = WIDTH) -> list[str]:
-    """Return the results of a run as lines: held-out splits, time, cost, tokens and verdicts."""
+    """Return the results of a run as lines: held-out splits (in a table of at most `width`
+    characters), time, cost, tokens and verdicts."""
     totals, progress = view["totals"], view["progress"]
     planned = f" of {progress['planned']}" if progress["planned"] else ""
     spent = [f"{stage} {duration(s)}" for stage, s in totals["stages"].items() if s >= 0.5]
@@ -72,7 +75,8 @@ def closing(view: Mapping[str, Any], width: int = WIDTH) -> list[str]:
 
 
 def held_out(splits: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[str]:
-    """Return a table of the held-out splits before and after training."""
+    """Return a table of the held-out splits before and after training as lines, in per cent; `-`
+    for what was not measured."""
     rows = [["held out (problems)", "Pass@1 before", "after [95%]", "Pass@k", "greedy", "format"]]
     for split in splits:
         before, after = split["before"] or {}, split["after"] or {}
@@ -84,8 +88,9 @@ def held_out(splits: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[st
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Return rows as lines with aligned columns. The last columns are left out if they do not fit
-    into `width` characters."""
+    """Return rows as lines with aligned columns, the first to the left, the others to the right.
+    Beyond the first three, the last columns are left out if they do not fit into `width`
+    characters. All rows have the same number of cells, at least one."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) - 2 > width:
         widths.pop()
@@ -99,16 +104,20 @@ def aligned(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
 
 
 def _interval(side: Mapping[str, Any]) -> str:
+    """Return one side's rate with its interval, in per cent, or `-` for an empty side."""
     return rate(side["score"], (side["low"], side["high"])) if side else "-"
 
 
 def _pair(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
+    """Return the values of `key` before and after that are known, in per cent, or `-` without
+    any."""
     cells = [f"{100 * side[key]:.1f}" for side in (before, after) if side.get(key) is not None]
     return " → ".join(cells) or "-"
 
 
 def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
-    """Return one line per known curve: label, bars, first and last value."""
+    """Return one line per known curve: label, bars, first and last value; curves without a value
+    are left out."""
     lines = []
     for name, label in CURVES.items():
         if known := [value for value in columns.get(name, ()) if value is not None]:
@@ -117,13 +126,15 @@ def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Return text without characters that move a terminal's cursor, change its colors, or reverse
-    the writing direction."""
+    """Return text with a space for every character of Unicode's category C (control, format,
+    private, unassigned): they could move a terminal's cursor, change its colors, or reverse the
+    writing direction. Line ends are replaced too."""
     return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return values as a row of bars. If there are more values than columns, each bar is a mean."""
+    """Return values as a row of at most 48 bars, scaled from the least to the greatest. If there
+    are more values than columns, each bar is a mean. Raises ValueError without values."""
     low, span = min(values), (max(values) - min(values)) or 1.0
     every = -(-len(values) // BARS_A_LINE)
     parts = [values[start : start + every] for start in range(0, len(values), every)]
@@ -131,7 +142,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as text, such as people say them."""
+    """Return seconds as text: seconds below two minutes, minutes below two hours, else hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"
@@ -141,7 +152,8 @@ HEAD: tuple[str, ...] = ("run", "state", "recipe", "steps", "held-out Pass@1")
 
 
 def list_runs(folder: Path) -> str:
-    """Return a line for each run in the directory, by name."""
+    """Return a table with a line for each run in the directory, by name, as text; a run that cannot
+    be read is `damaged`. Without runs, a sentence says so."""
     rows = [HEAD]
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if is_run(path):
@@ -155,7 +167,9 @@ def list_runs(folder: Path) -> str:
 
 
 def _run_cells(path: Path) -> tuple[str, ...]:
-    """Return a run's cells in the list of runs: name, state, recipe, steps, held-out Pass@1."""
+    """Return a run's cells in the list of runs: name, state (running, finished or stopped), recipe,
+    steps, held-out Pass@1 of the first and the last evaluation. Raises ConfigError for damaged
+    settings."""
     config, metrics = read_config(path), read_metrics(path)
     steps, most = sum(record["step"] >= 0 for record in metrics), config.get("max_steps", -1)
     state = "stopped"

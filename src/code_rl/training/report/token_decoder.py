@@ -18,12 +18,14 @@ class TokenDecoder:
     the last of them."""
 
     def __init__(self, tokenizer: Any) -> None:
+        """Take a tokenizer of the library `tokenizers`, by which ids are looked up once."""
         self._tokenizer = tokenizer
         self._known: dict[int, bytes] = {}
 
     def split(self, tokens: Sequence[int]) -> list[str]:
-        """Return one string per token. Joined, they are the text that the model wrote, special
-        tokens included."""
+        """Return one string per token, which may be empty: a character that several tokens share
+        belongs to the last. Joined, they are the text that the model wrote, special tokens
+        included."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         last = len(tokens) - 1
         return [
@@ -32,11 +34,13 @@ class TokenDecoder:
         ]
 
     def join(self, tokens: Sequence[int]) -> str:
-        """Return the text of all tokens."""
+        """Return the text of all tokens, special tokens included; invalid UTF-8 is replaced by
+        U+FFFD."""
         return b"".join(map(self._bytes, tokens)).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
-        """Return the bytes of a token; `<id>` for one that the vocabulary does not have."""
+        """Return the bytes of a token, looked up once; `<id>` for one that the vocabulary does not
+        have."""
         if token not in self._known:
             name = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
             self._known[token] = f"<{token}>".encode() if name is None else _token_bytes(name)
@@ -44,8 +48,8 @@ class TokenDecoder:
 
 
 def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
-    """Write the run's tokenizer into its directory, so that a report can show tokens without the
-    model. Slow (pure Python) tokenizers are not written."""
+    """Write the run's tokenizer as `tokenizer.json` into its directory, so that a report can show
+    tokens without the model. Slow (pure Python) tokenizers are not written. Raises OSError."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         write_atomically(log_path / TOKENIZER, backend.to_str())
@@ -66,7 +70,8 @@ def load_pieces(log_path: Path) -> TokenDecoder | None:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's printable characters for bytes, used in byte-level BPE vocabularies."""
+    """Return GPT-2's printable characters for the 256 bytes, used in byte-level BPE vocabularies,
+    as character to byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]

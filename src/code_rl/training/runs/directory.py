@@ -54,9 +54,9 @@ class Claim:
     cleared: bool = False
 
     def clear(self) -> None:
-        """Set aside the earlier run, or the files of an interrupted start. A start that fails puts
-        them back. If an interrupted start has set files aside, its own files of the same names are
-        deleted."""
+        """Move the earlier run, or the files of an interrupted start, to `.replaced`, `config.json`
+        first; the lock and `begun.json` stay. A start that fails puts them back. If an interrupted
+        start moved files there, its own files of the same names are deleted. Raises OSError."""
         aside = self.path / REPLACED
         self.cleared = True
         entries = {*self.path.iterdir()} - {self.path / name for name in (LOCK, BEGUN, REPLACED)}
@@ -70,7 +70,8 @@ class Claim:
                 entry.rename(aside / entry.name)
 
     def begin(self) -> None:
-        """Delete the files that were set aside: the run has started."""
+        """Mark the run as started, and delete the files that were set aside, for good. A file that
+        cannot be deleted is left."""
         self.started = True
         shutil.rmtree(self.path / REPLACED, ignore_errors=True)
 
@@ -78,10 +79,12 @@ class Claim:
 @contextlib.contextmanager
 def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterator[Claim]:
     """Make the run directory (None: a new one with the default name), lock it for the block, and
-    decide about its earlier run, which the settings were read to resume if `resumes`.
+    decide about its earlier run: `behavior` says how, and the settings were read to resume it if
+    `resumes`. Nothing of it is removed before `Claim.clear`.
 
     After a start that fails, the directory is as it was before, but for vLLM's log; a new one is
-    deleted. Raises ConfigError if the directory is in use, or as `check_log_dir` does.
+    deleted. Raises ConfigError if the directory is in use, if a run began in it meanwhile, or as
+    `check_log_dir` does.
     """
     path = log_path or new_folder()
     _holds_run(path)  # before a lock is written beside other things
@@ -108,7 +111,8 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
 
 def _undo(claim: Claim, made: bool, begun: str | None) -> None:
     """Remove the files of a start that failed, and the directory if it was `made` for it. Put back
-    the files that were set aside, and the settings `begun` of an interrupted start."""
+    the files that were set aside, and the settings `begun` of an interrupted start (None: there was
+    none). vLLM's log stays in an old directory. Raises OSError, which the caller ignores."""
     path, aside = claim.path, claim.path / REPLACED
     replaced = aside.exists()
     if made or claim.cleared or replaced:
@@ -126,7 +130,8 @@ def _undo(claim: Claim, made: bool, begun: str | None) -> None:
 
 
 def new_folder(prefix: str = "") -> Path:
-    """Make `~/code-rl-logs/YYYY_MM_DD-HH_MM_SS`, local time, with a number if that exists."""
+    """Make the directory `~/code-rl-logs/{prefix}YYYY_MM_DD-HH_MM_SS` (local time), with `-2`, `-3`
+    … at the end if it exists, and return it. Raises ConfigError if it cannot be written."""
     now = datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")
     path = first = Path.home() / "code-rl-logs" / f"{prefix}{now}"
     number = 1
@@ -138,8 +143,9 @@ def new_folder(prefix: str = "") -> Path:
 
 def clear(path: Path, kept: Set[str] = frozenset({LOCK, BEGUN})) -> None:
     """Delete a run, the settings that make it one first: if this is interrupted, what is left is
-    not taken for a run. The lock, which a process may hold, and the settings of the next run
-    stay."""
+    not taken for a run. The entries named in `kept` stay: by default the lock, which a process may
+    hold, and the settings of the next run. The caller holds the lock or knows that no run is in
+    progress. Raises OSError."""
     (path / CONFIG).unlink(missing_ok=True)
     for entry in {*path.iterdir()} - {path / name for name in kept}:
         _delete(entry)
@@ -151,8 +157,9 @@ def _delete(path: Path) -> None:
 
 
 def begun_settings(path: Path, behavior: Behavior, recipe: str | None) -> dict[str, Any] | None:
-    """Return the settings of a start that was interrupted before its `config.json` was written, as
-    far as a command with this `behavior` and `recipe` (None: none given) continues it."""
+    """Return the settings, without those of the directory, of a start that was interrupted before
+    its `config.json` was written. None if there is none that can be read, if `behavior` is not
+    `resume` or `ask`, or if `recipe` (None: none given) is another one than that start had."""
     try:
         begun = json.loads((path / BEGUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -163,15 +170,18 @@ def begun_settings(path: Path, behavior: Behavior, recipe: str | None) -> dict[s
 
 
 def _kept(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a resumed run takes over: all but `log_path`,
+    `behavior_if_log_dir_exists` and the record `resolved`."""
     return {name: value for name, value in settings.items() if name not in _OF_THE_PLACE}
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
-    """Make a directory ready for a run and return it. `behavior_if_exists` decides about an earlier
-    run.
+    """Make a directory ready for a run and return it, with `~` expanded. `behavior_if_exists`
+    decides about an earlier run: `resume` keeps it, `delete` deletes it at once, `raise` refuses
+    it, and `ask` asks on the terminal. The directory is not locked.
 
     Raises ConfigError if the path is a file or cannot be written, if it holds an earlier run that
-    is not to be touched, or (delete) if it holds something that is not a run.
+    is not to be touched, if it holds something that is not a run, or for an unknown behavior.
     """
     if behavior_if_exists not in get_args(Behavior):
         raise ConfigError(
@@ -185,8 +195,8 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
 
 
 def _make(path: Path) -> bool:
-    """Make a directory, and return True if it is new. Raises ConfigError if it cannot be
-    written."""
+    """Make a directory with its parents, for its owner only, and return True if it is new. An
+    existing one is tested with a temporary file. Raises ConfigError if it cannot be written."""
     with writes(path, "directory", setting="log_path"):
         try:
             path.mkdir(mode=0o700, parents=True)
@@ -197,8 +207,9 @@ def _make(path: Path) -> bool:
 
 
 def _holds_run(path: Path) -> bool:
-    """Return True if a directory holds an earlier run, False if it is free: missing, empty, or left
-    by a start that was interrupted or failed. Raises ConfigError if it holds anything else."""
+    """Return True if a directory holds an earlier run, also one with damaged settings, False if it
+    is free: missing, empty, or left by a start that was interrupted or failed. Raises ConfigError
+    if it holds anything else or cannot be read."""
     with writes(path, "directory", setting="log_path"):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     if is_run(path):
@@ -213,8 +224,9 @@ def _holds_run(path: Path) -> bool:
 
 
 def _is_deleted(path: Path, behavior: Behavior) -> bool:
-    """Return True if the run in a directory is to be deleted, False if it goes on. Raises
-    ConfigError if it is not to be touched."""
+    """Return True if the run in a directory is to be deleted, False if it goes on; nothing is
+    deleted here. `ask` reads the answer from the terminal. Raises ConfigError if the run is not to
+    be touched: `raise`, another answer, or no terminal."""
     if behavior == "ask":
         if not sys.stdin.isatty():
             raise ConfigError(
@@ -233,14 +245,15 @@ def _is_deleted(path: Path, behavior: Behavior) -> bool:
 
 
 def read_metrics(log_path: Path) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`; damaged lines are left out."""
+    """Return the records of `metrics.jsonl` in the order of the file, an empty list if there is
+    none. Damaged lines and records without an integer `step` are left out."""
     records = read_record(log_path / METRICS)
     return [record for record in records if isinstance(record.get("step"), int)]
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
-    """Return the settings of the run in a directory. Raises ConfigError, naming the file, if there
-    are none."""
+    """Return the settings of the run in a directory, without those of the directory itself. Raises
+    ConfigError, naming the file, if it cannot be read or its settings are not valid."""
     settings = _kept(read_config(log_path))
     try:
         make_settings(Config, settings)

@@ -35,8 +35,9 @@ logger = logging.getLogger("code_rl")
 
 
 def read_log_to(log_to: str) -> tuple[str, ...]:
-    """Return the trackers that `log_to=` names. Raises ConfigError for an unknown or repeated name,
-    or for a library that is not installed."""
+    """Return the trackers that `log_to=` names, separated by commas, in its order; an empty text
+    names none. Raises ConfigError for an unknown or repeated name, or for a library that is not
+    installed. No tracker is imported or connected."""
     names = tuple(name.strip() for name in log_to.split(",") if name.strip())
     for name in names:
         if name not in TRACKERS:
@@ -59,6 +60,7 @@ class Guarded:
     def __init__(
         self, name: str, make: Callable[[Path, Mapping[str, Any]], Tracker], log_dir: Path
     ) -> None:
+        """Keep `make`, which connects the tracker; it is called only by `log_hparams`."""
         self.name = name
         self.failures = 0
         self._in_a_row = 0
@@ -67,23 +69,26 @@ class Guarded:
         self._tracker: Tracker | None = None
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Connect, and record the run's settings."""
+        """Connect, and record the run's settings, which must be free of keys. A failure is logged,
+        and the metrics are then not sent. Does not raise."""
         self._attempt(lambda: setattr(self, "_tracker", self._make(self._log_dir, config)))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Record one step's finite numbers."""
+        """Record one step's finite numbers (step None: 0). Does nothing before `log_hparams` has
+        connected or after `close`. Does not raise."""
         if self._tracker is not None:
             log, _ = self._tracker
             self._attempt(lambda: log(numbers(metrics), step or 0))
 
     def close(self) -> None:
-        """Finish. Idempotent."""
+        """Finish, which may upload what is left; a failure is logged. Idempotent."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             self._attempt(tracker[1])
 
     def _attempt(self, act: Callable[[], Any]) -> None:
-        """Call the tracker; after several failures in a row it is left alone."""
+        """Call the tracker and log any exception as a warning. After `MAX_FAILURES` (5) failures in
+        a row it is never called again, not even to finish."""
         if self._in_a_row >= MAX_FAILURES:
             return
         try:
@@ -106,7 +111,9 @@ class Guarded:
 
 
 def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
-    """Weights & Biases. Without a key it records offline, for `wandb sync`."""
+    """Begin, or with the same `resolved.id` resume, a run of Weights & Biases named after the
+    directory, and return its functions. Without a key it records offline, for `wandb sync`. Raises
+    what the library raises."""
     import wandb
 
     run = wandb.init(
@@ -126,7 +133,8 @@ def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
 
 
 def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
-    """TensorBoard event files in the run directory; needs neither TensorFlow nor torch."""
+    """Open TensorBoard event files in `log_dir/tensorboard`, write the settings as text at step 0,
+    and return the functions. Each step is flushed. Needs neither TensorFlow nor torch."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -136,6 +144,7 @@ def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     writer = EventFileWriter(str(log_dir / "tensorboard"))
 
     def add(values: list[Any], step: int) -> None:
+        """Write values of a step, and flush the file."""
         writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
         writer.flush()
 
@@ -157,7 +166,7 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers among metrics."""
+    """Return the finite numbers among metrics as floats; booleans, texts and None are left out."""
     return {
         name: float(value)
         for name, value in metrics.items()
@@ -166,7 +175,8 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _wandb_key() -> bool:
-    """Return True if the environment or the netrc file has a key of Weights & Biases."""
+    """Return True if WANDB_API_KEY or the netrc file (NETRC, or `~/.netrc`) has a key of Weights &
+    Biases. Raises OSError for a file that cannot be read."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -181,11 +191,14 @@ class FileLogger:
     also writes to Python's `logging`, which fills `logs.log`."""
 
     def __init__(self, log_dir: Path) -> None:
+        """Open `metrics.jsonl` in an existing directory for appending; an earlier run's lines stay.
+        Raises OSError."""
         self._directory = log_dir
         self._metrics = JsonLines(log_dir / METRICS, durable=True)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Write `config.json`."""
+        """Replace `config.json` atomically, and write the settings to `logging`. They must be free
+        of keys; a value without a JSON form becomes text. Raises OSError."""
         write_atomically(
             self._directory / CONFIG,
             json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n",
@@ -193,12 +206,13 @@ class FileLogger:
         logger.info("settings %s", json.dumps(config, default=str))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Append one line to `metrics.jsonl`."""
+        """Append one line to `metrics.jsonl`, with `step` first unless that is None, and sync it to
+        disk. Raises OSError, and TypeError for a value without a JSON form."""
         self._metrics.append(metrics if step is None else {"step": step, **metrics})
         logger.info("step %s %s", step, json.dumps(metrics))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close `metrics.jsonl`. Idempotent."""
         self._metrics.close()
 
 
@@ -206,15 +220,15 @@ class ConsoleLogger:
     """Prints settings and metrics, for programs without their own display."""
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Show the settings."""
+        """Print the settings, with secrets replaced."""
         self._show("settings", config)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Show one step's metrics."""
+        """Print one step's metrics; `step` None prints them without a number."""
         self._show("metrics" if step is None else f"step {step}", metrics)
 
     def _show(self, title: str, values: Mapping[str, Any]) -> None:
-        """Print values, one a line, with secrets replaced."""
+        """Print a title, then each value on a line, floats with 6 digits and secrets replaced."""
         print(title)
         for name, value in values.items():
             shown = f"{value:.6g}" if isinstance(value, float) else value
@@ -231,18 +245,20 @@ class MultiplexLogger:
         self.loggers = list(loggers)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Forward the settings, without keys."""
+        """Forward the settings to each logger in order, with *** for every key; only this method
+        removes keys."""
         config = without_keys(config)
         for each in self.loggers:
             each.log_hparams(config)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Forward one step's metrics."""
+        """Forward one step's metrics to each logger in order; `setup_logging` puts the file first,
+        so that they are on disk before a tracker gets them."""
         for each in self.loggers:
             each.log_metrics(metrics, step)
 
     def close(self) -> None:
-        """Close all."""
+        """Close every logger, in order."""
         for each in self.loggers:
             each.close()
 
@@ -254,10 +270,13 @@ class PrivateFileHandler(logging.FileHandler):
     _said = False
 
     def _open(self) -> Any:
+        """Open the file, called by `logging.FileHandler`; a new one can be read by its owner
+        only."""
         return open_private(Path(self.baseFilename))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Report the first failure on stderr."""
+        """Report the first failure on stderr and drop the line; later failures are silent. Never
+        raises, so a full disk does not stop the run."""
         del record
         if not self._said:
             self._said = True
@@ -275,8 +294,13 @@ def setup_logging(
     *,
     console: bool = False,
 ) -> MultiplexLogger:
-    """Log into `log_dir` (`config.json`, `metrics.jsonl` and `logs.log`), to the trackers in
-    `log_to`, and to the console if `console` is True."""
+    """Log into `log_dir`, which is made if it is missing (`config.json`, `metrics.jsonl` and
+    `logs.log`), to the trackers in `log_to`, and to the console if `console` is True. With `config`
+    (None: not yet) `config.json` is written and the trackers are connected at once.
+
+    The logger `code_rl` then writes to `logs.log` of this directory alone: its earlier handlers are
+    closed, and it no longer propagates. Raises KeyError for an unknown tracker, and OSError.
+    """
     directory = Path(log_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = PrivateFileHandler(directory / "logs.log", encoding="utf-8")

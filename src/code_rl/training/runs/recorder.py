@@ -70,6 +70,9 @@ class Recorder:
         console: Console,
         keep_checkpoints: int | None = None,
     ) -> None:
+        """Open the run's rollouts and kept completions for appending, in an existing directory.
+        `keep_checkpoints` is the number of latest checkpoints to keep (None: all). Raises
+        OSError."""
         self.log_path = log_path
         self.console = console
         self._logger = logger
@@ -82,7 +85,8 @@ class Recorder:
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
 
     def begins(self, step: int, chosen: Sequence[SampledProblem]) -> None:
-        """Show that a batch begins, and which prompts do not fit."""
+        """Show on the console that the batch of `step` begins, and, once for each problem of the
+        run, that a prompt did not fit. Writes no file."""
         for sampled in chosen:
             if sampled.replaced is not None and sampled.replaced not in self._too_long:
                 self._too_long.add(sampled.replaced)
@@ -93,14 +97,17 @@ class Recorder:
         self.console.begin_step(step)
 
     def scored(self, step: int, groups: Sequence[ScoredGroup]) -> None:
-        """Write one line per group to `rollouts.jsonl`: prompt, completions, rewards, advantages,
-        verdicts."""
+        """Append one line per group to `rollouts.jsonl` (prompt, completions, rewards, advantages,
+        verdicts), and its rewards to `logs.log`. The loop calls it in slot order, so that equal
+        runs write equal lines. Raises OSError."""
         for group in groups:
             self._rollouts.append(_group_record(step, group))
             _log_group(step, group)
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Have `logs` write one line to `metrics.jsonl`, and write one row to the console."""
+        """Write one line to `metrics.jsonl` (and to the trackers) and one row to the console; step
+        −1 is the evaluation before training. Each kind of alarm is shown once. After the first 20
+        steps of a run its findings so far are shown too."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
         for finding in alarms({"step": step, **metrics}):
@@ -113,19 +120,20 @@ class Recorder:
             self.console.notice("\n".join(worst_of(found) or [nothing]))
 
     async def write_page(self) -> None:
-        """Write the report of the run in progress anew, if that is due."""
+        """Write the report of the run in progress anew, in a thread, if that is due."""
         await asyncio.to_thread(self._page.update)
 
     def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
-        """Return a function from a scope to the log of that scope in the evaluation after
-        `step`."""
+        """Return a function from a scope (a problem in the evaluation) to the log of that scope in
+        the evaluation after `step` (−1: before training)."""
         return partial(self._evaluations.group_log, step + 1)
 
     async def begin_checkpoint(
         self, trainer: tinker.TrainingClient, step: int
     ) -> PendingCheckpoint:
-        """Request the weights after `step` completed steps, before the trainer gets other
-        requests."""
+        """Request the weights after `step` completed steps, before the trainer gets other requests.
+        It returns once the requests are submitted; nothing is recorded until
+        `commit_checkpoint`."""
         rollouts = size_of(self.log_path / ROLLOUTS)  # before later steps append to it
         saves = await asyncio.to_thread(submit_save, trainer, _name(step))
         return PendingCheckpoint(saves, rollouts)
@@ -133,11 +141,13 @@ class Recorder:
     async def commit_checkpoint(
         self, pending: PendingCheckpoint, step: int, offset: int, ahead: Sequence[int] = ()
     ) -> None:
-        """Turn a requested save into a checkpoint, from which training continues at position
-        `offset` of the problem order.
+        """Wait for a requested save, and append its record to `checkpoints.jsonl`, which makes it a
+        checkpoint; training continues from it at position `offset` (problems drawn) of the problem
+        order.
 
-        The checkpoint includes the completed rollouts of the steps `ahead`. Older checkpoints are
-        then deleted as far as possible.
+        Rollouts, and the completions of the steps `ahead` (all judged), are synced before the
+        record is written, and the record holds the files' lengths. Older checkpoints are then
+        deleted as far as `keep_checkpoints` says.
         """
         await asyncio.to_thread(self._rollouts.sync)
         lengths = await asyncio.to_thread(self.inflight.sync, ahead)
@@ -149,8 +159,8 @@ class Recorder:
         self._forget()
 
     def _forget(self) -> None:
-        """Delete checkpoints that are not to be kept, and completions that only checkpoints before
-        the last two need."""
+        """Delete the checkpoints before the last `keep_checkpoints` (records first, then files in
+        the run directory), and completions that only checkpoints before the last two need."""
         records = read_checkpoints(self.log_path)
         if self._keep is not None and len(records) > self._keep:
             kept = records[-self._keep :]
@@ -167,7 +177,7 @@ class Recorder:
             self._evaluations.keep_from(oldest + 1)
 
     def close(self) -> None:
-        """Close every file. Idempotent."""
+        """Close every file, and finish the trackers. Idempotent."""
         self.inflight.close()
         self._evaluations.close()
         self._rollouts.close()
@@ -175,8 +185,8 @@ class Recorder:
 
 
 def _public_tests(problem: Problem) -> list[dict[str, Any]]:
-    """Return the public tests for reports: index, input and expected output as text, long ones
-    cut."""
+    """Return the public tests for reports, in order: index among all tests, `call` (True: of a
+    function, False: stdin), and input and expected output as text, cut at 10,000 characters."""
     shown = []
     for index, test in enumerate(problem.tests):
         if test.public:
@@ -187,7 +197,7 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
 
 
 def _log_group(step: int, scored: ScoredGroup) -> None:
-    """Write the rewards of a group to `logs.log`, as a WARNING if nothing is learned from it."""
+    """Write the rewards of a group to `logs.log`, and a WARNING if nothing is learned from it."""
     rewards = ", ".join(
         ("none" if reward is None else f"{reward:g}") + (f" (masked: {why})" if why else "")
         for reward, why in zip(scored.rewards_G, scored.mask_reasons_G, strict=True)
@@ -201,11 +211,14 @@ def _log_group(step: int, scored: ScoredGroup) -> None:
 
 
 def _name(step: int) -> str:
+    """Return the name of the checkpoint after `step` steps, six digits."""
     return f"{step:06d}"
 
 
 def _group_record(step: int, scored: ScoredGroup) -> dict[str, Any]:
-    """Return the rollout record of one group."""
+    """Return one group's line of `rollouts.jsonl`, its members in order. It holds no times, so that
+    two runs of one seed have equal lines; reports, `code-rl judge` and resumed curricula read these
+    names."""
     group = scored.group
     members = zip(
         group.trajectories,
@@ -238,8 +251,8 @@ def _row(
     masked: str | None,
     parts: Mapping[str, float] | None,
 ) -> dict[str, Any]:
-    """Return the record of one member: its last turn and, if there are any, the `turns` before
-    it and the named `parts` of its reward."""
+    """Return the record of one member: its last turn and, if there are any, the `turns` before it
+    and the named `parts` of its reward. None stands for no reward, no advantage, not masked."""
     row: dict[str, Any] = {
         "text": trajectory.text,
         "reward": reward,

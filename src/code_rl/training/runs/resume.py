@@ -44,12 +44,14 @@ class Start:
     record: Mapping[str, Any] | None = None
 
     def state_path(self, log_path: Path) -> str | None:
-        """Return the path of the training state to load."""
+        """Return the path of the training state to load, None for the beginning. Raises
+        CheckpointError if the file is not the one that was saved."""
         return None if self.record is None else state_path_of(self.record, log_path)
 
     @property
     def lengths(self) -> Mapping[str, int]:
-        """The bytes of the checkpoint's files, by name. Raises CheckpointError if it names none."""
+        """The bytes of the checkpoint's files by path in the run directory; empty for the
+        beginning. Raises CheckpointError if the record has none."""
         if self.record is None:
             return {}
         if "lengths" not in self.record:
@@ -59,20 +61,21 @@ class Start:
 
     @property
     def name(self) -> str:
-        """The checkpoint's name."""
+        """The start as text for messages: `the beginning`, or `checkpoint NAME`."""
         return "the beginning" if self.record is None else f"checkpoint {self.record['name']}"
 
 
 async def choose_start(
     log_path: Path, say: Say, load: Callable[[Start], Awaitable[Loaded]]
 ) -> tuple[Start, Loaded]:
-    """Return the latest usable start and the result of `load` on it. A notice names each later
-    start that cannot be used, with the reason.
+    """Return the latest usable start and the result of `load` on it. A notice (`say`) names each
+    later start that cannot be used, with the reason. The directory is not changed.
 
     `load` raises CheckpointError for missing or damaged state. The beginning is the last candidate
     if there is no checkpoint, or if all logs since the beginning are still kept.
 
-    Raises CheckpointError if no start is usable.
+    Raises CheckpointError if no start is usable, and DataError for a damaged line of
+    `checkpoints.jsonl`.
     """
     reasons = []
     for start in _starts(log_path):
@@ -100,8 +103,9 @@ async def choose_start(
 
 
 def _starts(log_path: Path) -> Iterator[Start]:
-    """Yield the possible starts, the latest first: the checkpoints, then the beginning if its logs
-    are still kept."""
+    """Yield the possible starts, the latest first: the checkpoints with a training state, then the
+    beginning if its logs are still kept or the run has no step. Raises CheckpointError for a record
+    without a step, and DataError for a damaged line."""
     try:
         steps = {int(record["step"]): record for record in read_checkpoints(log_path)}
     except (KeyError, TypeError, ValueError) as error:
@@ -116,8 +120,9 @@ def _starts(log_path: Path) -> Iterator[Start]:
 
 
 def go_back(log_path: Path, start: Start, say: Say) -> None:
-    """Restore the directory to its state at `start`. Everything later is removed, so that each step
-    is logged once. A notice names each record that has lost lines."""
+    """Restore the directory to its state at `start`: metrics and rollouts are cut to its lengths,
+    and later checkpoint records are removed, so that each step is logged once. Kept completions
+    stay for reuse. A notice (`say`) names each record that has lost lines. Raises OSError."""
     for name in RECORDS:
         path, size = log_path / name, start.lengths.get(name, 0)
         if size_of(path) < size:
@@ -133,8 +138,8 @@ def go_back(log_path: Path, start: Start, say: Say) -> None:
 def find_checkpoint(text: str, config: Config) -> str:
     """Return the path of the training state that `init_from=RUN/CHECKPOINT` names.
 
-    Raises ConfigError if there is none or it belongs to another model, CheckpointError if the file
-    is damaged.
+    Raises ConfigError if there is none or its run had another `backend`, `model_name` or
+    `lora_rank`, and CheckpointError if the file is damaged.
     """
     path = Path(text).expanduser()
     if not is_run(path.parent):
