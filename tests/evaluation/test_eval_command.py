@@ -148,6 +148,15 @@ def test_a_problem_without_a_reference_is_missing_not_wrong(problems, tmp_path, 
 
 
 @pytest.mark.long
+def test_an_evaluation_without_any_verdict_is_one_line_and_keeps_its_rows(tmp_path, capsys):
+    broken = {**SUM, "id": "sum", "compare": {"rule": "checker", "checker": "def check(*_):\n    raise ValueError"}}
+    problems = write_samples(tmp_path / "problems.jsonl", [broken])
+    out = tmp_path / "out"
+    assert run(benchmark=problems, model_name="reference", out=out) == 1
+    one_line(capsys, "checker_error", str(out))
+    assert [row["verdict"] for row in lines(out / "verdicts.jsonl")] == ["checker_error"]
+
+
 def test_two_evaluations_compare_problem_by_problem(problems, two_kinds, tmp_path, capsys):
     rows = [{"problem_id": f"sum-{i}", "completion": RIGHT} for i in range(4) for _ in "ab"]
     run(benchmark=problems, samples=two_kinds, out=tmp_path / "a")

@@ -140,12 +140,10 @@ COMPARISON, SUMMARY = "comparison.json", "summary.json"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the content of `results.json` in a folder and its subfolders, by benchmark. Each
-    folder with a manifest must have results: else FileNotFoundError is raised."""
-    found = [
-        json.loads((path.parent / RESULTS).read_text("utf-8"))
-        for path in sorted(folder.rglob(MANIFEST))
-    ]
+    """Return the content of `results.json` in a folder and its subfolders, by benchmark. An
+    evaluation that was interrupted has none yet."""
+    written = [path.parent / RESULTS for path in sorted(folder.rglob(MANIFEST))]
+    found = [json.loads(path.read_text("utf-8")) for path in written if path.exists()]
     return {str(results["benchmark"]): results for results in found}
 
 

@@ -41,15 +41,16 @@ def make_results(
     the temperature are the main figures; without any (`plan.samples` 0) the greedy ones are.
     Figures that need a verdict are left out for problems without one.
 
-    Raises SandboxError if every sample is missing, and ConfigError or DataError for unusable
+    Raises SandboxError if no sample has a verdict, and ConfigError or DataError for unusable
     `standings` or `ratings`.
     """
     main: Mode = SAMPLED if plan.samples else GREEDY
     by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
-    if not any(outcomes for outcomes in by_problem[main].values()):
-        reasons = Counter(found.missing.values())
+    outcomes = [one for outcomes_P in by_problem[main].values() for one in outcomes_P]
+    if not any(one.judged for one in outcomes):
+        reasons = Counter([*found.missing.values(), *(one.kind.value for one in outcomes)])
         raise SandboxError(
-            f"no sample of {benchmark.name} could be had: "
+            f"no sample of {benchmark.name} has a verdict: "
             f"{'; '.join(f'{count} times {reason}' for reason, count in reasons.items())}"
         )
     entries = benchmark.entries

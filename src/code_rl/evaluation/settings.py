@@ -243,8 +243,9 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         raise ConfigError(f"temperature=0 draws the same completion {config.n} times; give n=1")
     if config.n == 0 and not config.greedy:
         raise ConfigError("n=0 samples nothing; give greedy=true or n of at least 1")
+    benchmarks = [part.strip() for part in config.benchmark.split(",")]
     for name in ("standings", "ratings"):
-        if getattr(config, name) is not None and "codeforces" not in config.benchmark.split(","):
+        if getattr(config, name) is not None and "codeforces" not in benchmarks:
             raise ConfigError(f"{name}= belongs to benchmark=codeforces")
     if config.ratings is not None and config.standings is None:
         raise ConfigError("ratings= gives percentiles of a rating, which needs standings=")

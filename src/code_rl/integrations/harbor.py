@@ -76,9 +76,10 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         Raises TimeoutError if it runs longer, SandboxError if the box is not open or has ended."""
         variables = self._merge_env(env) or {}
         place = cwd or self._image.workdir
-        ended = await run_in(self._box, command, place, timeout_sec or COMMAND_S, variables)
+        limit_s = timeout_sec or COMMAND_S
+        ended = await run_in(self._box, command, place, limit_s, variables)
         if ended.limit == "wall":
-            raise TimeoutError(f"the command ran longer than {timeout_sec} s")
+            raise TimeoutError(f"the command ran longer than {limit_s} s")
         return ExecResult(stdout=ended.stdout, stderr=ended.stderr, return_code=ended.exit_code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:

@@ -15,7 +15,7 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from code_rl.grading import extract_code
+from code_rl.grading import VerdictKind, extract_code
 from code_rl.training.report.token_decoder import TokenDecoder
 
 HARD_CODED = "hard-coded output"
@@ -99,6 +99,7 @@ LETTERS = {
     "sandbox_error": "s",
     "checker_error": "k",
 }
+UNDECIDED = {letter for kind, letter in LETTERS.items() if VerdictKind(kind).undecided}
 CLIP_CHARS = 24_000
 CLIP_TOKENS = 6_000
 CLIP_TEST = 20_000
@@ -120,10 +121,10 @@ class Tally:
     solved: Counter[str] = field(default_factory=Counter)
 
     def add(self, samples: Sequence[Mapping[str, Any]], letters: str) -> None:
-        """Count one group; `letters` has one letter per sample. Completions that ended as
-        `sandbox_error` do not count for its outcome."""
+        """Count one group; `letters` has one letter per sample. Completions without a
+        verdict do not count for its outcome."""
         self.lengths += [len(sample["tokens"]) for sample in samples]
-        judged = letters.replace("s", "")
+        judged = [letter for letter in letters if letter not in UNDECIDED]
         right = judged.count("p")
         if judged:
             self.solved["all" if right == len(judged) else "some" if right else "none"] += 1

@@ -20,6 +20,7 @@ import orjson
 from code_rl.engine.checkpoints import CONFIG, is_run, read_config
 from code_rl.training.report.groups import (
     CLIP_NAME,
+    UNDECIDED,
     Tally,
     as_text,
     group_flags,
@@ -229,7 +230,7 @@ class RunReader:
         number = self.problems.setdefault(name, len(self.problems))
         self.tallies.setdefault(step, Tally()).add(record["completions"], letters)
         self.last[group] = record
-        place, flagged = (step, group), "s" in letters
+        place, flagged = (step, group), not UNDECIDED.isdisjoint(letters)
         if self.kept.wants(step):
             flags_G = group_flags(record)
             flagged = flagged or any(flags_G)
