@@ -153,8 +153,7 @@ async def judge_programs(
     with open_verdicts(out) as log:
 
         async def work() -> None:
-            """Judge one program after the other, until all workers together have taken every
-            row."""
+            """Judge one program after the other, until no row is left."""
             nonlocal judged
             for program, key in rows:
                 # Let other tasks run, even if this program waits for nothing

@@ -171,10 +171,8 @@ async def _evaluate(
     out: Path,
     view: EvalView,
 ) -> bool:
-    """Evaluate one benchmark in the folder `out` and write its results there. Return True if every
-    sample has a verdict. `generator` None means a dry run or stored samples. The manifest is
-    written before the first sample, so that another evaluation cannot go on there. Raises
-    ConfigError for that."""
+    """Evaluate one benchmark in the folder `out`. Return True if every sample has a verdict.
+    `generator` None: a dry run, or stored samples. Raises ConfigError for another's folder."""
     n, greedy = sample_count(config), bool(config.greedy)
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True

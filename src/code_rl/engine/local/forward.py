@@ -348,11 +348,8 @@ def _attend_suffixes(
 ) -> Tensor:
     """Attend from suffixes to their prefix (one product per prefix for all its suffixes) and
     causally to themselves. Inputs have all flat tokens; the result, [n, heads · d], has the
-    suffixes' alone.
-
-    `mask` is the mask of the only span. With several spans each makes its own mask, and computes
-    its scores again in the backward pass.
-    """
+    suffixes' alone. `mask` is that of the only span; each of several makes its own, and computes
+    its scores again in the backward pass."""
     arch, grid = weights.arch, batch.suffixes
     n, slots = prefixes.rows, batch.slots
     kv, per, d = arch.kv_heads, arch.queries_per_kv, arch.head_dim

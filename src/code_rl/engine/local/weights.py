@@ -289,9 +289,8 @@ def assembled(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Weights:
-    """Return weights of tensors that `take(name, *shape)` gives, each asked for once by its name in
-    the Hugging Face model, with the biases that are among `names`. `tables` are cosines and
-    sines."""
+    """Return weights of tensors that `take(name, *shape)` gives by their Hugging Face names, each
+    once, with the biases that are among `names`. `tables` are cosines and sines."""
     q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
 
     def place(tensor: Tensor) -> Tensor:
@@ -299,8 +298,7 @@ def assembled(
         return tensor.to(device=device, dtype=dtype).contiguous()
 
     def fused(block: str, inputs: int, **outputs: int) -> Linear:
-        """Return the projections `outputs` (name: columns) of one input side by side as one layer;
-        biases that some lack are zero there."""
+        """Return the projections `outputs` (name: columns) as one layer; missing biases are 0."""
         parts = {f"{block}.{name}_proj": n for name, n in outputs.items()}
         weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in parts.items()]).t()
         if not any(f"{at}.bias" in names for at in parts):
@@ -312,8 +310,7 @@ def assembled(
         return Linear(place(weight), place(torch.cat(biases)))
 
     def gain(prefix: str) -> Tensor:
-        """Return the gains of the query and key norms by head; the query's includes the attention
-        scale."""
+        """Return the query and key norms' gains by head, with the attention scale."""
         query = take(f"{prefix}.q_norm.weight", arch.head_dim).float() * arch.head_dim**-0.5
         key = take(f"{prefix}.k_norm.weight", arch.head_dim).float()
         return place(torch.cat([query.expand(arch.heads, -1), key.expand(arch.kv_heads, -1)]))

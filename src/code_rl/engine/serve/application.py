@@ -29,7 +29,6 @@ from .service_calls import ServiceCalls, WeightsInfoRequest
 from .store import Checkpoint
 from .wire import (
     SERVER,
-    USER,
     Refusal,
     category,
     digest,
@@ -115,18 +114,8 @@ class TinkerApplication:
             path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]
         ) -> None:
             """Route a call that promises its result; every copy of the request gets the same
-            promise. A request that is refused for good takes its turn all the same."""
-
-            def answer(_: web.Request, body: bytes) -> Promise:
-                data, fingerprint = read_json(body), digest(body)
-                try:
-                    return call(validated(kind, data), fingerprint)
-                except Exception as error:
-                    if category(error) == USER and getattr(error, "retry_after_s", None) is None:
-                        training.refuse(data, fingerprint, error)
-                    raise
-
-            add("post", path, answer)
+            promise."""
+            add("post", path, lambda _, b: training.promise(kind, call, b))
 
         app.router.add_get("/metrics", self._metrics_text)
         for path in HEALTH:

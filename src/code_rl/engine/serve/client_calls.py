@@ -24,7 +24,18 @@ from code_rl.util.errors import ConfigError
 from .core import Core, Queued, SamplingSession, ServedRun
 from .promises import Promise, session_of
 from .store import Kind, RunRecord
-from .wire import PassRequest, Refusal, bad, checked_seq, gone, validated
+from .wire import (
+    USER,
+    PassRequest,
+    Refusal,
+    bad,
+    category,
+    checked_seq,
+    digest,
+    gone,
+    read_json,
+    validated,
+)
 
 MAX_SAMPLES = 4096
 WAIT_S = 25.0
@@ -150,14 +161,23 @@ class TrainingCalls:
 
         return self._core.accept(run, request.seq_id, kind, request.fingerprint, start, size=size)
 
-    def refuse(self, data: Mapping[str, Any], fingerprint: bytes, error: Exception) -> None:
-        """Let a request that was refused with `error` take its turn, if its `data` name a model and
-        a number, so that later requests do not wait for it."""
-        model_id, seq = data.get("model_id"), data.get("seq_id")
-        if isinstance(model_id, str) and type(seq) is int:
-            with contextlib.suppress(Refusal):  # the number was taken before
-                run = self._core.run(model_id)
-                self._core.refuse(run, checked_seq(seq), "refused", fingerprint, error)
+    def promise(
+        self, kind: type[BaseModel], call: Callable[[Any, bytes], Promise], body: bytes
+    ) -> Promise:
+        """Return the promise of `call` for a request of this `kind`. A request that is refused for
+        good takes its turn, if its body names a model and a number, so that later requests do not
+        wait for it. Raises its Refusal or CodeRLError."""
+        data, fingerprint = read_json(body), digest(body)
+        try:
+            return call(validated(kind, data), fingerprint)
+        except Exception as error:
+            model_id, seq = data.get("model_id"), data.get("seq_id")
+            final = category(error) == USER and getattr(error, "retry_after_s", None) is None
+            if final and isinstance(model_id, str) and type(seq) is int:
+                with contextlib.suppress(Refusal):  # the number was taken before
+                    run = self._core.run(model_id)
+                    self._core.refuse(run, checked_seq(seq), "refused", fingerprint, error)
+            raise
 
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
         """Promise one optimizer step, in the model's order of requests. Unsuitable parameters fail

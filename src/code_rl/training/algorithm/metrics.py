@@ -154,11 +154,7 @@ def _reward_parts(trained: TrainedBatch) -> dict[str, float | None]:
 
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
     """Return the metrics of one batch, by the names of `METRICS`. Completions without a verdict are
-    left out of the means of reward and correctness; they are counted in `verdicts/sandbox_error`
-    and `verdicts/checker_error`. A mean of no values is None.
-
-    Raises ConfigError for a loss of the user's own that fails.
-    """
+    left out of the means; a mean of none is None. Raises ConfigError for a failing loss."""
     groups = [scored.group for scored in trained.groups]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
