@@ -104,7 +104,9 @@ def test_not_a_number_in_the_metrics_is_a_gap_and_a_finding(tmp_path):
     run = write_run(tmp_path / "run", steps=6)
     edit(
         run / "metrics.jsonl",
-        lambda lines: lines.__setitem__(4, json.dumps({**json.loads(lines[4]), "loss": float("nan")}) + "\n"),
+        lambda lines: lines.__setitem__(
+            4, json.dumps({**json.loads(lines[4]), "loss": float("nan"), "tokens/completion": None}) + "\n"
+        ),
     )
     view = overview(run)
     assert view["steps"]["columns"]["loss"][3] is None

@@ -181,7 +181,9 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
     rows = range((len(records) - 1) % every, len(records), every)
     seconds = (record.get("time/step", 0.0) + record.get("time/eval", 0.0) for record in records)
     elapsed = [*itertools.accumulate(seconds)]
-    tokens = [*itertools.accumulate(record.get("tokens/completion", 0) for record in records)]
+    tokens = [
+        *itertools.accumulate(as_number(row.get("tokens/completion")) or 0 for row in records)
+    ]
     known = sorted({name for record in records for name in record} - {"step"})
     table = {name: [_rounded(records[row].get(name)) for row in rows] for name in known}
     return {
