@@ -179,11 +179,8 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
     and the last are kept."""
     every = max(1, -(-len(records) // MAX_POINTS))
     rows = range((len(records) - 1) % every, len(records), every)
-    seconds = (record.get("time/step", 0.0) + record.get("time/eval", 0.0) for record in records)
-    elapsed = [*itertools.accumulate(seconds)]
-    tokens = [
-        *itertools.accumulate(as_number(row.get("tokens/completion")) or 0 for row in records)
-    ]
+    elapsed = _accumulated(records, "time/step", "time/eval")
+    tokens = _accumulated(records, "tokens/completion")
     known = sorted({name for record in records for name in record} - {"step"})
     table = {name: [_rounded(records[row].get(name)) for row in rows] for name in known}
     return {
@@ -193,6 +190,12 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
         "spent": [int(tokens[row]) for row in rows],
         "columns": {name: values for name, values in table.items() if set(values) != {None}},
     }
+
+
+def _accumulated(records: Sequence[Record], *names: str) -> list[float]:
+    """Return the sums of these metrics up to each record; a missing value counts as 0."""
+    by_record = (sum(sum(values_of([record], name)) for name in names) for record in records)
+    return [*itertools.accumulate(by_record)]
 
 
 def settings(config: Mapping[str, Any]) -> list[list[str]]:
