@@ -121,7 +121,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         service = EmbeddedService(config.device, config.dtype, config.threads, quiet_s=QUIET_S)
         core = Core(store, models, limits, service)
         if config.preload is not None:
-            await service.load(core.local(config.preload))
+            await service.load(core.local_name(config.preload))
         application = TinkerApplication(core, token, config.max_request_mb << 20)
         stop = stop_signal()
         async with application.listening(config.host, config.port) as port:

@@ -65,13 +65,13 @@ class Console:
         self._headed = self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
-        """Print the main settings, one a line, with secrets replaced. There is at least one."""
+        """Print the main settings, one a line, with keys replaced. There is at least one."""
         width = max(map(len, facts))
         for name, value in facts.items():
             self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
 
     def notice(self, text: str) -> None:
-        """Print a line that a user should read, with secrets replaced."""
+        """Print a line that a user should read, with keys replaced."""
         self.rich.print(Text(redacted(text)))
 
     @contextlib.contextmanager

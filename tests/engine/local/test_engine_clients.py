@@ -181,6 +181,7 @@ def changed(**fields):
         (changed(advantages=np.full(16, np.inf, dtype=np.float32)), "advantages"),
         (changed(target_tokens=np.full(16, 97)), "target_tokens"),
         (changed(target_tokens=np.full(16, -100)), "target_tokens"),
+        (changed(target_tokens=np.full(16, 1.5, dtype=np.float32)), "target_tokens"),
         (changed(target_tokens=np.zeros((16, 2), dtype=np.int64)), "target_tokens"),
         (types.Datum(model_input=text(tokens(0, 9)), loss_fn_inputs={"target_tokens": tokens(0, 9)}), "logprobs"),
         (types.Datum(model_input=text([]), loss_fn_inputs={}), "no tokens"),

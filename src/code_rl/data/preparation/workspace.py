@@ -121,8 +121,8 @@ async def at_once(
     queue, held, changed = iter(candidates), 0, asyncio.Condition()
 
     async def work() -> None:
-        """Decide about candidates of the shared queue until it is empty, while at most
-        BYTES_IN_FLIGHT are loaded."""
+        """Call `decide` for candidates of the shared queue until it is empty. Each waits until the
+        lines of all in work have at most BYTES_IN_FLIGHT bytes; a larger one runs alone."""
         nonlocal held
         for candidate in queue:
             size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone

@@ -34,7 +34,6 @@ from torch import Tensor
 
 from code_rl.util.errors import BackendError
 
-from .caches import BLOCK, caches_of, round_up
 from .device import Device, fuses
 from .forward import (
     PREFILL_TOKENS,
@@ -46,6 +45,7 @@ from .forward import (
     rms_norm,
     rotation,
 )
+from .kv_caches import BLOCK, caches_of, round_up
 from .picking import Choice, Picker
 from .weights import Architecture, Weights
 

@@ -305,8 +305,9 @@ def decode_hf(
 
 
 def cache_bytes(cache: Any) -> int:
-    """Return the bytes of a cache of transformers, and of one more layer, since a layer is stored
-    twice while it grows."""
+    """Return the bytes of the keys and values in a cache of transformers, and of its largest layer
+    again, which is stored twice while it grows. States of fixed size do not count: callers multiply
+    by tokens."""
     # Layers without attention keep a state of fixed size instead.
     kept = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
     sizes: list[int] = [layer.keys.nbytes + layer.values.nbytes for layer in kept]

@@ -25,7 +25,6 @@ from code_rl.engine.places import TrainingOptions
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import SamplingOptions
 
-from .caches import BLOCK
 from .decode import bytes_per_token
 from .device import Device, tracing
 from .hf import TOKENS as HF_TOKENS
@@ -37,6 +36,7 @@ from .hf import (
     hf_weights,
     new_learner,
 )
+from .kv_caches import BLOCK
 from .learner import kept_tokens, merges
 from .lora import LoraSettings, modules
 from .models import model_config

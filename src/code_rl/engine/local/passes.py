@@ -97,7 +97,7 @@ def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> 
     """
     if not data:
         raise DataError("no data: forward and forward_backward need at least one datum")
-    examples = [_read(i, datum, loss, arch) for i, datum in enumerate(data)]
+    examples = [_read_datum(i, datum, loss, arch) for i, datum in enumerate(data)]
     first = examples[0].targets.shape[1:]
     for i, example in enumerate(examples):
         if example.targets.shape[1:] != first:
@@ -124,8 +124,9 @@ def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> l
     return tokens
 
 
-def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> EngineExample:
-    """Check one datum against the loss and the model, and convert it. Raises DataError."""
+def _read_datum(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> EngineExample:
+    """Check one datum against the loss and the model, and convert it; leading positions where all
+    inputs of `loss.signal` are 0 become its context. `index` is for messages. Raises DataError."""
     where = f"datum {index}"
     ids = prompt_tokens(datum.model_input, arch, f"{where}, model_input")
     tokens = np.asarray(ids, dtype=np.int64)
@@ -150,7 +151,10 @@ def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Eng
             raise DataError(f"{where}, {name}: shape {array.shape} where {shape} is needed")
         if not np.isfinite(array).all():
             raise DataError(f"{where}, {name}: a value is not finite")
-    targets = arrays.pop("target_tokens").astype(np.int64)
+    given_targets = arrays.pop("target_tokens")
+    targets = given_targets.astype(np.int64)
+    if (targets != given_targets).any():
+        raise DataError(f"{where}, target_tokens: a token id is no whole number")
     if targets.min() < 0 or targets.max() >= arch.vocab:
         raise DataError(
             f"{where}, target_tokens: a token id is outside the vocabulary of {arch.vocab}"

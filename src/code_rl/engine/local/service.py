@@ -122,7 +122,7 @@ class EmbeddedService:
         folders and hub ids work too."""
         return types.GetServerCapabilitiesResponse(supported_models=supported(self.contexts()))
 
-    def contexts(self) -> dict[str, int | None]:
+    def contexts(self) -> dict[str, int]:
         """Return the context in tokens of each model known by name: the built-in one, if it is
         installed, and those in memory."""
         loaded = {name: m.weights.arch.max_context for name, m in list(self.models.items())}

@@ -91,7 +91,7 @@ class TrainingCalls:
             _adam_only(request.optimizer_config)
         core, optimizer = self._core, request.optimizer
         checkpoint = core.store.find(request.path, "state", "sampler")
-        file = core.store.file_of(checkpoint)
+        file = core.store.path_of(checkpoint)
 
         def answer(run_id: str) -> types.LoadWeightsResponse:
             """Return the answer to the client that loaded into the run."""
@@ -335,16 +335,16 @@ class SamplingCalls:
         if request.model_path is None:
             if request.base_model is None:
                 raise bad("create_sampling_session needs model_path or base_model")
-            local = core.local(request.base_model)
+            local = core.local_name(request.base_model)
             return SamplingSession(sampler_id, request.base_model, local, None, None)
         checkpoint = core.store.find(request.model_path, "state", "sampler")
         run = core.store.run(checkpoint.run_id)
-        if request.base_model is not None and core.local(request.base_model) != run.local:
+        if request.base_model is not None and core.local_name(request.base_model) != run.local:
             raise bad(
                 f"base_model={request.base_model!r}: {request.model_path} belongs to "
                 f"{run.base_model!r}"
             )
-        file = core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
+        file = core.store.link_sampler(sampler_id, core.store.path_of(checkpoint))
         return SamplingSession(sampler_id, run.base_model, run.local, request.model_path, file)
 
     def get_sampler(self, sampler_id: str) -> types.GetSamplerResponse:

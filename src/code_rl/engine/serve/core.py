@@ -131,9 +131,10 @@ class Core:
         self.draining = False
         self._looked_at = time.monotonic()
 
-    def local(self, asked: str) -> str:
-        """Return the local model of a name, which may be the name itself. Nothing is loaded. Raises
-        ConfigError for an impossible name."""
+    def local_name(self, asked: str) -> str:
+        """Return the local model of a name, which may be the name itself. A `.gguf` file is
+        converted on first use, which may take minutes; hub ids are not looked up. Raises
+        ConfigError if it can be no model."""
         local = self.models.get(asked, asked)
         source_of(local)
         return local
@@ -200,7 +201,7 @@ class Core:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
             raise bad("user_metadata must hold texts only")
-        local = self.local(asked)
+        local = self.local_name(asked)
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
             # The oldest model of a vanished client makes room.

@@ -97,12 +97,12 @@ class ServiceCalls:
         their contexts in tokens, and `wanted` if it can be loaded (None: no other). If it cannot,
         the answer says why. Nothing is loaded."""
         core, refused = self._core, None
-        contexts = core.service.contexts()
+        contexts: dict[str, int | None] = {**core.service.contexts()}
         for asked, local in core.models.items():
             contexts.setdefault(asked, contexts.get(local))
         if wanted is not None and contexts.get(wanted) is None:
             try:
-                contexts[wanted] = context_of(core.local(wanted))
+                contexts[wanted] = context_of(core.local_name(wanted))
             except ConfigError as error:
                 refused = str(error)
         losses = {name: sorted(keys) for name, keys in loss_settings().items()}
@@ -170,13 +170,13 @@ class ServiceCalls:
 
     def _files(self, checkpoint: Checkpoint) -> dict[str, Path]:
         """Return the files of an external checkpoint's folder by name, sorted."""
-        return {file.name: file for file in sorted(self._core.store.file_of(checkpoint).iterdir())}
+        return {file.name: file for file in sorted(self._core.store.path_of(checkpoint).iterdir())}
 
     def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
         """Return the base model and adapter settings of a checkpoint, for clients that load it; its
         file is read. Raises a Refusal if it is unknown."""
         checkpoint = self._core.store.find(request.tinker_path, "state", "sampler")
-        meta = read_state(self._core.store.file_of(checkpoint)).meta
+        meta = read_state(self._core.store.path_of(checkpoint)).meta
         return types.WeightsInfoResponse(
             base_model=self._core.store.run(checkpoint.run_id).base_model,
             is_lora=True,

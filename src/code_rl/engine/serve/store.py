@@ -199,8 +199,9 @@ class StateStore:
         end = "" if kind == "external" else ".safetensors"
         return self.checkpoint_folder(run_id) / f"{name}.{kind}{end}"
 
-    def file_of(self, checkpoint: Checkpoint) -> Path:
-        """Return `checkpoint_file` of an existing checkpoint."""
+    def path_of(self, checkpoint: Checkpoint) -> Path:
+        """Return the path of a checkpoint's tensors, or of an external one's folder. It is not
+        checked."""
         return self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
 
     def delete_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -208,7 +209,7 @@ class StateStore:
         that is gone already is no error."""
         folder = self.checkpoint_folder(checkpoint.run_id)
         (folder / f"{checkpoint.name}.{checkpoint.kind}.json").unlink(missing_ok=True)
-        file = self.file_of(checkpoint)
+        file = self.path_of(checkpoint)
         if checkpoint.kind == "external":
             shutil.rmtree(file, ignore_errors=True)
         else:

@@ -25,7 +25,7 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.errors import ConfigError
 
 SAID = 300
 _LONGEST = 1 << 24
@@ -100,11 +100,8 @@ class Ours(AuditedGrader):
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         """Judge one program in the sandbox. `paid` is None for an undecided verdict
-        (`sandbox_error`, `checker_error`) and for a CodeRLError."""
-        try:
-            verdict = await judge_async(problem, code, self._executor)
-        except CodeRLError as error:
-            return GraderOutcome(None, str(error))
+        (`sandbox_error`, `checker_error`). Raises OutageError, which ends the audit."""
+        verdict = await judge_async(problem, code, self._executor)
         return GraderOutcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
 
     async def aclose(self) -> None:

@@ -29,7 +29,7 @@ logger = logging.getLogger("code_rl.outages")
 
 
 class Member(abc.ABC):
-    """A server, or a node of a cluster, that runs `slots` submissions at once."""
+    """A server that runs `slots` submissions at once."""
 
     def __init__(self, name: str, slots: int) -> None:
         """Make a healthy machine without submissions. `name` is for messages."""
@@ -49,8 +49,8 @@ class Member(abc.ABC):
 
     @abc.abstractmethod
     async def well(self) -> bool:
-        """Return True if the machine passes its health check. A failed check is False, not an
-        exception."""
+        """Return True if the machine passes its health check, within seconds: the pool waits for
+        all checks together. A failed check is False, not an exception."""
 
 
 AnyMember = TypeVar("AnyMember", bound=Member)

@@ -198,7 +198,7 @@ class RunReader:
         return {number: packed for number, packed in self.shown.items() if number in numbers}
 
     def _read_config(self) -> None:
-        """Read the settings, with secrets replaced, and the tokenizer if it is not loaded yet. A
+        """Read the settings, with keys replaced, and the tokenizer if it is not loaded yet. A
         missing file is a notice. Raises ConfigError for one that cannot be read."""
         if not (self.log_path / CONFIG).is_file():
             self.notices = [f"{CONFIG} is missing; settings are not shown"]

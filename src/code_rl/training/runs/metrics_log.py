@@ -220,7 +220,8 @@ class ConsoleLogger:
     """Prints settings and metrics, for programs without their own display."""
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Print the settings, with secrets replaced."""
+        """Print the settings, from which the caller has removed the keys; known ones are replaced
+        once more."""
         self._show("settings", config)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
