@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.training.config import make_config
-from code_rl.training.runs.metrics_log import setup_logging
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small
 from tests.verbs import train_command
+from tinker_utils.log import setup_logging
 
 KEY = "tml-Kq8vXw2LmZ5tRn7B"
 PASSWORD = "correct-horse-battery"
@@ -102,7 +102,7 @@ def test_a_setting_that_holds_a_key_is_refused_without_showing_it(word, refusals
 def test_log_and_report_of_a_run_whose_settings_and_errors_hold_keys_show_none(tmp_path, monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     settings = {"seed": 1, "model_name": KEY, "executor": f"http://u:{PASSWORD}@h", "server": {"wandb_token": PASSWORD}}
-    logger = setup_logging(tmp_path, settings)
+    logger = setup_logging(tmp_path, config=settings)
     logger.log_metrics({"loss": 1.0}, 0)
     try:
         raise RuntimeError(f"401 for Bearer {KEY} at https://me:{PASSWORD}@host/x")
@@ -113,6 +113,17 @@ def test_log_and_report_of_a_run_whose_settings_and_errors_hold_keys_show_none(t
     assert "RuntimeError: 401 for Bearer *** at https://***@host/x" in text
     assert main(["report", f"log_path={tmp_path}"]) == 0
     assert_no_secret(text + (tmp_path / "config.json").read_text() + (tmp_path / "report.html").read_text())
+
+
+@pytest.mark.parametrize(
+    "folder", ["hf_experiments_2026", "sk-learn-projects", "hf_downloads_of_code/tml-of-mine-again"]
+)
+def test_a_folder_whose_name_begins_like_a_key_is_a_folder(tmp_path, folder):
+    (tmp_path / folder).mkdir(parents=True)
+    log_path = tmp_path / folder / "run"
+    assert make_config({"log_path": str(log_path)}).log_path == str(log_path)
+    setup_logging(log_path, config={"dataset": str(log_path)}).close()
+    assert json.loads((log_path / "config.json").read_text()) == {"dataset": str(log_path)}
 
 
 UNCAUGHT = {

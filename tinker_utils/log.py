@@ -12,6 +12,7 @@ import chz
 
 from code_rl.training.runs import metrics_log
 from code_rl.training.runs.metrics_log import MultiplexLogger, read_log_to
+from code_rl.util.redaction import without_keys
 
 __all__ = ["MultiplexLogger", "setup_logging"]
 
@@ -34,8 +35,10 @@ def setup_logging(
 
 
 def _settings(config: Any) -> Mapping[str, Any] | None:
-    """Return settings as a mapping; None stays None. Raises TypeError for anything but a mapping, a
-    chz object or a dataclass."""
-    if config is None or isinstance(config, Mapping):
-        return config
-    return chz.asdict(config) if chz.is_chz(config) else dataclasses.asdict(config)
+    """Return settings as a mapping, with *** for every key; None stays None. Raises TypeError for
+    anything but a mapping, a chz object or a dataclass."""
+    if config is None:
+        return None
+    if not isinstance(config, Mapping):
+        config = chz.asdict(config) if chz.is_chz(config) else dataclasses.asdict(config)
+    return without_keys(config)

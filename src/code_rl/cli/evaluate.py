@@ -22,7 +22,7 @@ from code_rl.evaluation import (
 )
 from code_rl.training import new_folder
 from code_rl.training.config import published_values, refuse_settings
-from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.errors import ConfigError, OutageError
 from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
 
 
@@ -40,7 +40,7 @@ def eval_command(given: Mapping[str, Any]) -> int:
     is_new = config.out is None or not out.exists()
     try:
         return asyncio.run(evaluate_benchmarks(config, data, out))
-    except (KeyboardInterrupt, CodeRLError) as error:
+    except (KeyboardInterrupt, OutageError) as error:
         if any(out.rglob(SAMPLES)):
             error.add_note(f"what is there is kept; to go on: the same command with out={out}")
         raise

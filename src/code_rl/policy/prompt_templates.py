@@ -211,4 +211,6 @@ def shown_test(test: TestCase, fn_name: str | None, most: int) -> tuple[str, str
         named = [f"{name}={dumps(value)}" for name, value in test.kwargs.items()]
         given = f"{test.fn_name or fn_name}({', '.join([*map(dumps, test.args), *named])})"
         expected = dumps(test.expected) if test.raises is None else f"raises {test.raises}"
-    return given[:most], expected[:most]
+    # A lone surrogate has no place in a prompt or a page.
+    given, expected = (text[:most].encode(errors="replace").decode() for text in (given, expected))
+    return given, expected

@@ -29,6 +29,9 @@ _FORMS = re.compile(
     r"[A-Za-z0-9._~+=-]{12,}"
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
 )
+_RUNS = re.compile(r"[A-Za-z0-9]+")
+LEAST_RUN = 16
+"""The least number of letters and digits in a row of a key. Names of folders have separators."""
 _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
 
 
@@ -37,16 +40,32 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
     at least 12 characters under names like `…_KEY`."""
     for value in sorted(_values(environment), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
-    return _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, text))
+    return _IN_URL.sub(HIDDEN, _FORMS.sub(_hidden, text))
 
 
 def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if a setting's value contains a key: one of `environment`, one in the format of a
     known service, or a password in a URL. A variable's value that is a path does not count."""
     known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
-    return any(value in text for value in known) or bool(
-        _FORMS.search(text) or _IN_URL.search(text)
+    return (
+        any(value in text for value in known)
+        or any(map(_is_key, _FORMS.findall(text)))
+        or _IN_URL.search(text) is not None
     )
+
+
+def _is_key(found: str) -> bool:
+    """Return True if a text that begins like a key has a long run of letters and digits, with a
+    digit, as keys have and words have not."""
+    return any(
+        len(run) >= LEAST_RUN and not run.isalpha() and not run.isdigit()
+        for run in _RUNS.findall(found)
+    )
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """Return the replacement of a text that begins like a key."""
+    return HIDDEN if _is_key(found[0]) else found[0]
 
 
 def without_keys(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,13 +197,13 @@ class FileLogger:
         self._metrics = JsonLines(log_dir / METRICS, durable=True)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Replace `config.json` atomically, and write the settings to `logging`. They must be free
-        of keys; a value without a JSON form becomes text. Raises OSError."""
+        """Replace `config.json` atomically, and write the settings to `logging`, with *** for every
+        key. A value without a JSON form becomes text. Raises OSError."""
         write_atomically(
             self._directory / CONFIG,
             json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n",
         )
-        logger.info("settings %s", json.dumps(config, default=str))
+        logger.info("settings %s", json.dumps(without_keys(config), default=str))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Append one line to `metrics.jsonl`, with `step` first unless that is None, and sync it to
@@ -246,11 +246,11 @@ class MultiplexLogger:
         self.loggers = list(loggers)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Forward the settings to each logger in order, with *** for every key; only this method
-        removes keys."""
-        config = without_keys(config)
+        """Forward the settings to each logger in order: to the file as they are, since a resume
+        reads them, to others with *** for every key."""
+        shown = without_keys(config)
         for each in self.loggers:
-            each.log_hparams(config)
+            each.log_hparams(config if isinstance(each, FileLogger) else shown)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Forward one step's metrics to each logger in order; `setup_logging` puts the file first,
