@@ -153,7 +153,7 @@ def test_an_evaluation_without_any_verdict_is_one_line_and_keeps_its_rows(tmp_pa
     problems = write_samples(tmp_path / "problems.jsonl", [broken])
     out = tmp_path / "out"
     assert run(benchmark=problems, model_name="reference", out=out) == 1
-    one_line(capsys, "checker_error", str(out))
+    one_line(capsys, "checker_error")
     assert [row["verdict"] for row in lines(out / "verdicts.jsonl")] == ["checker_error"]
 
 
