@@ -62,8 +62,13 @@ def test_model_that_cannot_be_had_is_one_line_with_a_remedy(tmp_path):
         assert len(said.splitlines()) == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("environment", [{"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"HF_ENDPOINT": "http://127.0.0.1:9"}, marks=pytest.mark.long),
+        pytest.param({"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.slow),
+    ],
+)
 def test_hub_out_of_reach_is_said_at_once(environment, tmp_path):
     [(said, code)] = train(["org/name"], tmp_path, **environment)
     assert (code, len(said.splitlines())) == ("2", 1)

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from benchmarks.speedrun import RECORD, processor, race
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_record_is_made_again_to_the_digit():
     record = json.loads(RECORD.read_text())
     if record["processor"] != processor():

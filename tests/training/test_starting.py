@@ -163,9 +163,18 @@ def test_paths_are_kept_so_that_a_run_goes_on_and_is_exported_from_any_folder(tm
         train_command(small(Path("other"), model_name="adapter"))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "full disk"])
-@pytest.mark.parametrize("door", ["-m code_rl.cli train", "library"])
+# Each run starts an interpreter of its own with torch: CI runs one for each way in which printing fails.
+@pytest.mark.parametrize(
+    ("encoding", "door"),
+    [
+        pytest.param("ascii", "-m code_rl.cli train", marks=pytest.mark.long),
+        pytest.param("cp1252", "library", marks=pytest.mark.long),
+        pytest.param("full disk", "-m code_rl.cli train", marks=pytest.mark.long),
+        pytest.param("ascii", "library", marks=pytest.mark.slow),
+        pytest.param("cp1252", "-m code_rl.cli train", marks=pytest.mark.slow),
+        pytest.param("full disk", "library", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_ends_well_whatever_cannot_be_printed(tmp_path, encoding, door):
     given = small(tmp_path / "run", eval_every=0, eval_limit=1, max_steps=1)
     words = ["-c", f"import code_rl; code_rl.train(**{given!r})"]

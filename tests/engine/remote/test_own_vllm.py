@@ -90,8 +90,10 @@ def test_a_server_that_dies_is_started_again_and_the_run_goes_on(run):
     assert servers(run) == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.long), pytest.param(signal.SIGKILL, marks=pytest.mark.slow)],
+)
 def test_a_run_that_is_ended_leaves_no_server_and_resumes(run, ending):
     words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50").items()]
     started = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *words], stdout=subprocess.DEVNULL)
@@ -105,8 +107,10 @@ def test_a_run_that_is_ended_leaves_no_server_and_resumes(run, ending):
     assert servers(run) == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(signal.SIGKILL, marks=pytest.mark.long), pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+)
 def test_a_server_ends_with_its_guard(run, ending):
     words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50", outage_timeout="600").items()]
     command = [sys.executable, str(ROOT / "train.py"), *words]
