@@ -23,7 +23,7 @@ import chz
 import numpy as np
 
 from code_rl.cli.main import run_script
-from code_rl.data.preparation.attempts import mutants
+from code_rl.data.preparation.wrong_programs import mutants
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Problem, StdinTest
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.data.preparation.attempts import mutants
+from code_rl.data.preparation.wrong_programs import mutants
 from tests.grading.corpus.rooms import data_file
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")

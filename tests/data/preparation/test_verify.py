@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from code_rl.data.preparation.attempts import mutants
 from code_rl.data.preparation.workspace import BYTES_IN_FLIGHT, Candidate, Workspace, at_once, summarize
+from code_rl.data.preparation.wrong_programs import mutants
 from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, judge_async
 from code_rl.grading.sandbox.executor import Execution, Job, Status
 from tests.boxes import shared_box

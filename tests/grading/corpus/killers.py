@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from code_rl.data.preparation.attempts import mutants
+from code_rl.data.preparation.wrong_programs import mutants
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.data.sources.records import Draft

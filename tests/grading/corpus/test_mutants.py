@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import pytest
 
-from code_rl.data.preparation.attempts import mutants
+from code_rl.data.preparation.wrong_programs import mutants
 from tests.grading.corpus.killers import Tally, drafts, judge_mutants
 from tests.grading.corpus.rooms import room
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 
-from code_rl.data.preparation.attempts import is_unsteady, mutants, perturbed, trivial_pass
 from code_rl.data.preparation.generated_tests import nearby_problem
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import (
@@ -27,6 +26,7 @@ from code_rl.data.preparation.workspace import (
     Workspace,
     at_once,
 )
+from code_rl.data.preparation.wrong_programs import is_unsteady, mutants, perturbed, trivial_pass
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
