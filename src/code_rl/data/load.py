@@ -134,8 +134,8 @@ async def load_test_splits(
     data: RunData, limit: int, executor: Executor, say: Say = print
 ) -> dict[str, Sequence[Problem]]:
     """Return held-out problems by split, at most `limit` each (-1: all), the same subsample in
-    every run. Solutions run in `executor` the first time. Raises DataError as `load_dataset`
-    does."""
+    every run. Solutions that give expected values run in `executor` the first time. Raises
+    DataError as `load_dataset` does, and SandboxError."""
     splits: dict[str, Sequence[Problem]] = {}
     if data.test is None:
         from code_rl.data.builtin import SPLITS, test_split

@@ -200,8 +200,9 @@ async def _reason(problem: Problem, execution: Execution, index: int) -> Reason 
 async def _run_checked(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """Do the same as `_run` for the rule `checker`. Tests run in growing chunks, bounded in bytes,
-    and the checker gets the outputs of each chunk.
+    """Run the program and have the checker judge its outputs, into `tally`, up to its stop. Tests
+    run in growing chunks, bounded in bytes, each in a process of its own, and the checker gets the
+    outputs of each chunk.
 
     The program's submission ends before the checker's begins, so an executor with one slot cannot
     deadlock. Raises SandboxError.

@@ -121,8 +121,9 @@ class Picker:
         return token, (chosen if self._plain else chosen / self._temperature)[:, 0] - log_total
 
     def _draw(self, mass: Tensor, uniforms: Tensor) -> Tensor:
-        """Choose one token per row by inverse transform sampling, after top-k and top-p, from
-        weights `mass` [rows, vocab], which need not sum to 1 and may be overwritten."""
+        """Apply each row's top-k and top-p to the weights `mass` [rows, vocab], which need not sum
+        to 1 and may be overwritten, then choose one token of nonzero mass per row by inverse
+        transform sampling."""
         if self._filtered:
             mass = _filter(mass, self._top_k, self._top_p)
         cumulative = mass.cumsum_(-1)

@@ -242,7 +242,8 @@ class _Listener:
         return outcome
 
     async def _ask(self, problem: Problem, code: str) -> GraderOutcome:
-        """Call the grader once, and count the consecutive programs without an answer."""
+        """Call the grader once. Count consecutive `silent` outcomes (any other, also a failure,
+        begins anew), and remember if one was not silent."""
         outcome = await self._grader.grade(problem, code)
         self._heard |= not outcome.silent
         self._unanswered = self._unanswered + 1 if outcome.silent else 0

@@ -34,7 +34,9 @@ class Grader(Protocol):
     async def judge_public(self, code: str | None) -> Verdict:
         """Judge on the public tests only. `failure.test` is an index among the public tests; the
         failure's message may be shown to a policy. Without public tests the verdict is `passed`, 0
-        of 0, by the rule `no public tests`."""
+        of 0, by the rule `no public tests`; `code` None is otherwise `no_code`, without a failure.
+        A failure of the sandbox is an undecided verdict, which is not to be shown. This verdict
+        cannot end a conversation. Raises as `judge_async` does."""
         ...
 
     async def run_commands(self, commands: Sequence[str]) -> str:
