@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
 
 import code_rl
 from code_rl.util.errors import install_command
+from tests.boxes import require_boxes
 from tests.paths import ROOT
 from tests.refusals import refused
 
@@ -30,6 +33,13 @@ def test_a_program_is_judged_and_nothing_from_outside_is_loaded():
     outside = "sorted({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     script = f"import sys; before = set(sys.modules); import code_rl; print(code_rl.judge({problem}, 'print(1)').kind, {outside})"
     assert run("-c", script).stdout == "passed ['code_rl']\n"
+
+
+@pytest.mark.skipif(shutil.which("g++", path="/usr/bin") is None, reason="g++ is not installed")
+def test_a_program_of_another_language_is_judged():
+    require_boxes()
+    code = "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }"
+    assert code_rl.judge(replace(SUM, language="cpp"), code).correct
 
 
 def test_the_names_of_grading_and_of_the_course_are_there():
