@@ -56,7 +56,7 @@ Programs = dict[str, dict[str, int]]
 _NOT_IMPORTED = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
 # The code and the settings on which a stored decision depends, beside the problem.
-_OWN = ("verify", "attempts", "generated_tests", "workspace")
+_OWN = ("verify", "wrong_programs", "generated_tests", "workspace")
 _CODE = (*(f"{__package__}.{name}" for name in _OWN), "code_rl.grading")
 _DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", "unverified")
 
