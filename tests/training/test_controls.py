@@ -109,7 +109,7 @@ def test_outcomes_of_other_settings_are_refused(whole):
         controls_command(given(whole, max_tokens="32"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_answers_kept_under_other_settings_are_not_used(whole, tmp_path):
     out = Path(shutil.copytree(whole, tmp_path / "cut"))
     for kept in out.glob("outcomes/*.json"):

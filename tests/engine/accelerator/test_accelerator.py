@@ -157,9 +157,16 @@ def test_a_plan_beside_vllm_that_cannot_fit_names_it(card):
     assert "model_name" in card("refused", 1 << 20, True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("vllm", [False, True])
-@pytest.mark.parametrize("size", ["0.6B", "1.7B", "4B", "8B"])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param("0.6B", marks=pytest.mark.long),
+        pytest.param("1.7B", marks=pytest.mark.slow),
+        pytest.param("4B", marks=pytest.mark.slow),
+        pytest.param("8B", marks=pytest.mark.long),
+    ],
+)
 def test_the_page_of_one_gpu_has_what_the_plan_says(card, size, vllm):
     rows = [line for line in (ROOT / "docs" / "one-gpu.md").read_text().splitlines() if f"| Qwen3-{size} |" in line]
     assert rows[vllm].strip("| ").split(" | ")[1:] == card("cells", f"qwen3-{size.lower()}", vllm)
