@@ -83,7 +83,7 @@ def test_a_model_is_trained_and_its_metrics_are_plotted(folder):
     assert (folder / "run" / "report.html").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_own_problems_reward_and_loss_are_used(folder):
     notebook = executed(ROOT / "examples" / "own_parts.ipynb", folder)
     configs = {name: json.loads((folder / name / "config.json").read_text()) for name in ("built-in", "own", "tools")}
