@@ -194,7 +194,7 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 
 def _accumulated(records: Sequence[Record], *names: str) -> list[float]:
     """Return the sums of these metrics up to each record; a missing value counts as 0."""
-    by_record = (sum(sum(values_of([record], name)) for name in names) for record in records)
+    by_record = (sum(as_number(row.get(name)) or 0 for name in names) for row in records)
     return [*itertools.accumulate(by_record)]
 
 

@@ -69,9 +69,10 @@ class Guarded:
         self._tracker: Tracker | None = None
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Connect, and record the run's settings, which must be free of keys. A failure is logged,
-        and the metrics are then not sent. Does not raise."""
-        self._attempt(lambda: setattr(self, "_tracker", self._make(self._log_dir, config)))
+        """Connect, and record the run's settings, with *** for every key. A failure is logged, and
+        the metrics are then not sent. Does not raise."""
+        shown = without_keys(config)
+        self._attempt(lambda: setattr(self, "_tracker", self._make(self._log_dir, shown)))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Record one step's finite numbers (step None: 0). Does nothing before `log_hparams` has
@@ -197,8 +198,9 @@ class FileLogger:
         self._metrics = JsonLines(log_dir / METRICS, durable=True)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Replace `config.json` atomically, and write the settings to `logging`, with *** for every
-        key. A value without a JSON form becomes text. Raises OSError."""
+        """Replace `config.json` atomically by the settings as they are, since a resume reads them,
+        and write them to `logging` with *** for every key. A value without a JSON form becomes
+        text. Raises OSError."""
         write_atomically(
             self._directory / CONFIG,
             json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n",
@@ -220,9 +222,8 @@ class ConsoleLogger:
     """Prints settings and metrics, for programs without their own display."""
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Print the settings, from which the caller has removed the keys; known ones are replaced
-        once more."""
-        self._show("settings", config)
+        """Print the settings, with *** for every key."""
+        self._show("settings", without_keys(config))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Print one step's metrics; `step` None prints them without a number."""
@@ -246,11 +247,9 @@ class MultiplexLogger:
         self.loggers = list(loggers)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Forward the settings to each logger in order: to the file as they are, since a resume
-        reads them, to others with *** for every key."""
-        shown = without_keys(config)
+        """Forward the settings to each logger in order."""
         for each in self.loggers:
-            each.log_hparams(config if isinstance(each, FileLogger) else shown)
+            each.log_hparams(config)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Forward one step's metrics to each logger in order; `setup_logging` puts the file first,
