@@ -80,7 +80,7 @@ class CodeEnv:
         """Check the tests: raises DataError for malformed ones. The prefix becomes a list (None:
         empty)."""
         self.convo_prefix = list(self.convo_prefix or [])
-        problem_of(self.tests)
+        self._language = problem_of(self.tests).language
 
     @property
     def stop_condition(self) -> list[str] | list[int]:
@@ -103,7 +103,7 @@ class CodeEnv:
     def extract_code_from_model(self, model_response: str) -> str | None:
         """Return the last fenced block of a response in the problem's language, or None. Without a
         `Problem` the language is Python."""
-        return extract_code(model_response, problem_of(self.tests).language)
+        return extract_code(model_response, self._language)
 
     def check_format(self, sample_str: str) -> bool:
         """Return True if the response has a fenced block of code."""

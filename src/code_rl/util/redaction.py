@@ -30,6 +30,7 @@ _FORMS = re.compile(
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
 )
 _RUNS = re.compile(r"[A-Za-z0-9]+")
+LIKE_FOLDERS = ("hf_", "sk-", "tml-")
 LEAST_RUN = 16
 """The least number of letters and digits in a row of a key. Names of folders have separators."""
 _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
@@ -55,9 +56,9 @@ def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def _is_key(found: str) -> bool:
-    """Return True if a text that begins like a key has a long run of letters and digits, with a
-    digit, as keys have and words have not."""
-    return any(
+    """Return True if a text that begins like a key is one. Folders begin like some keys, so these
+    need a long run of letters and digits, with both, as keys have and words have not."""
+    return not found.startswith(LIKE_FOLDERS) or any(
         len(run) >= LEAST_RUN and not run.isalpha() and not run.isdigit()
         for run in _RUNS.findall(found)
     )
@@ -78,7 +79,7 @@ def _shown(name: str, value: Any) -> Any:
     """Return the value of a setting as it may be written."""
     if isinstance(value, Mapping):
         return without_keys(value)
-    hidden = _names_a_key(name) if value else False
+    hidden = value and _names_a_key(name)
     return HIDDEN if hidden or (isinstance(value, str) and holds_key(value)) else value
 
 
