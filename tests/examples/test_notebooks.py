@@ -99,7 +99,7 @@ def test_own_problems_reward_and_loss_are_used(folder):
     assert (folder / "compared.html").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_programs_are_judged_an_audit_finds_the_holes_of_a_grader_and_a_card_those_of_a_set(folder):
     notebook = executed(ROOT / "examples" / "judge_and_audit.ipynb", folder)
     assert "0.0 wrong_answer\n1e-05 passed\n" in printed(notebook)

@@ -163,11 +163,11 @@ def test_paths_are_kept_so_that_a_run_goes_on_and_is_exported_from_any_folder(tm
         train_command(small(Path("other"), model_name="adapter"))
 
 
-# Each run starts an interpreter of its own with torch: CI runs one for each way in which printing fails.
+# Each run starts an interpreter of its own with torch: CI runs one that prints at the door and one of the library.
 @pytest.mark.parametrize(
     ("encoding", "door"),
     [
-        pytest.param("ascii", "-m code_rl.cli train", marks=pytest.mark.long),
+        pytest.param("ascii", "-m code_rl.cli train", marks=pytest.mark.slow),
         pytest.param("cp1252", "library", marks=pytest.mark.long),
         pytest.param("full disk", "-m code_rl.cli train", marks=pytest.mark.long),
         pytest.param("ascii", "library", marks=pytest.mark.slow),

@@ -164,7 +164,7 @@ def test_a_plan_beside_vllm_that_cannot_fit_names_it(card):
         pytest.param("0.6B", marks=pytest.mark.long),
         pytest.param("1.7B", marks=pytest.mark.slow),
         pytest.param("4B", marks=pytest.mark.slow),
-        pytest.param("8B", marks=pytest.mark.long),
+        pytest.param("8B", marks=pytest.mark.slow),
     ],
 )
 def test_the_page_of_one_gpu_has_what_the_plan_says(card, size, vllm):
