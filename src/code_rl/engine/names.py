@@ -139,11 +139,16 @@ def _convert(file: Path, out: Path) -> None:
 
 def source_of(name: str) -> str:
     """Return the folder or hub id of a model name. A .gguf file is converted into a folder on first
-    use; hub ids are not looked up.
+    use, which may take minutes. Raises ConfigError as `locate` does, or if a .gguf file cannot be
+    read."""
+    place = locate(name)
+    return str(folder_of(Path(place))) if os.path.isfile(place) else place
 
-    Raises ConfigError if it is neither, if the folder holds an adapter or no `config.json`, or if a
-    .gguf file cannot be read.
-    """
+
+def locate(name: str) -> str:
+    """Return the folder, .gguf file or hub id of a model name. No file is read whole, and hub ids
+    are not looked up. Raises ConfigError if it is none of them, or if the folder holds an adapter
+    or no `config.json`."""
     if name == BUILT_IN:
         if built_in_context() is None:
             raise ConfigError(
@@ -158,11 +163,11 @@ def source_of(name: str) -> str:
             if spec is not None and spec.origin
             else []
         )
-        return str(folder_of(files[0])) if files else HUB_ID
+        return str(files[0]) if files else HUB_ID
     # Unlike Path's methods, these take any text.
     folder = Path(os.path.expanduser(name))
     if folder.suffix.lower() == ".gguf" and os.path.isfile(folder):
-        return str(folder_of(folder))
+        return str(folder)
     if os.path.isdir(folder):
         if (folder / "adapter_config.json").is_file():
             raise ConfigError(

@@ -59,7 +59,7 @@ class Place:
     @property
     def paid(self) -> bool:
         """True for the hosted service, whose requests cost money."""
-        return (urlsplit(self.url).hostname or "").endswith(HOSTED_DOMAIN)
+        return f".{urlsplit(self.url).hostname}".endswith(f".{HOSTED_DOMAIN}")
 
     def redacted(self, text: str) -> str:
         """Return `text` on one line, with this place's key replaced by ***. The placeholder of

@@ -176,11 +176,6 @@ async def judge_programs(
         tasks = [asyncio.create_task(work()) for _ in range(at_once)]
         try:
             await asyncio.gather(*tasks)
-        except BaseException as error:
-            error.add_note(
-                f"the verdicts so far are in {log.path}; the same command goes on from there"
-            )
-            raise
         finally:
             await cancel_all(tasks)
         order = [key for _, key in keyed(programs, store, cpu_limit_s, language)]

@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
+from code_rl.engine import names
+from code_rl.util.errors import ConfigError
 from tests.engine.serve.serve_support import Raw, ServeProcess, ServerThread, datum
 from tests.waiting import until
 
@@ -56,6 +58,28 @@ def sampled(raw, sampling_session, seq):
 def losses_of_an_undisturbed_model(raw, count):
     model = raw.model(raw.session())
     return [step(raw, model, 1 + 2 * i) for i in range(count)]
+
+
+def test_a_server_answers_while_a_file_of_weights_is_converted(tmp_path, monkeypatch):
+    begun, answered = threading.Event(), threading.Event()
+
+    def convert(file):
+        begun.set()
+        assert answered.wait(60)
+        raise ConfigError("no model")
+
+    monkeypatch.setattr(names, "folder_of", convert)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with ServerThread(tmp_path / "state") as server:
+        raw = Raw(server.port)
+        body = {"session_id": raw.session(), "model_seq_id": 0, "base_model": str(tmp_path / "m.gguf")}
+        status, made = raw.post("create_model", body)
+        assert status == 200
+        assert begun.wait(60)
+        assert raw.send("GET", "/health")[0] == 200
+        answered.set()
+        failed = raw.result(made["request_id"])
+    assert "no model" in str(failed)
 
 
 def test_more_models_than_may_be_are_pushed_back_and_a_vanished_clients_give_way(tmp_path):

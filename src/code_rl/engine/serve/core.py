@@ -20,7 +20,7 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.engine.local.sampling import EmbeddedSamplingClient
 from code_rl.engine.local.service import EmbeddedService
 from code_rl.engine.local.training import EmbeddedTrainingClient
-from code_rl.engine.names import source_of
+from code_rl.engine.names import locate, source_of
 from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.redaction import print_exception
 
@@ -132,11 +132,10 @@ class Core:
         self._looked_at = time.monotonic()
 
     def local_name(self, asked: str) -> str:
-        """Return the local model of a name, which may be the name itself. A `.gguf` file is
-        converted on first use, which may take minutes; hub ids are not looked up. Raises
-        ConfigError if it can be no model."""
+        """Return the local model of a name, which may be the name itself. Nothing is converted or
+        looked up. Raises ConfigError if it can be no model."""
         local = self.models.get(asked, asked)
-        source_of(local)
+        locate(local)
         return local
 
     def create_session(self, record: dict[str, Any]) -> str:
