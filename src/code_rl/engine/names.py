@@ -142,7 +142,7 @@ def source_of(name: str) -> str:
     use, which may take minutes. Raises ConfigError as `locate` does, or if a .gguf file cannot be
     read."""
     place = locate(name)
-    return str(folder_of(Path(place))) if os.path.isfile(place) else place
+    return str(folder_of(Path(place))) if _is_gguf(place) else place
 
 
 def locate(name: str) -> str:
@@ -166,7 +166,7 @@ def locate(name: str) -> str:
         return str(files[0]) if files else HUB_ID
     # Unlike Path's methods, these take any text.
     folder = Path(os.path.expanduser(name))
-    if folder.suffix.lower() == ".gguf" and os.path.isfile(folder):
+    if _is_gguf(str(folder)):
         return str(folder)
     if os.path.isdir(folder):
         if (folder / "adapter_config.json").is_file():
@@ -185,6 +185,11 @@ def locate(name: str) -> str:
             ".gguf file, or a hub id like org/name"
         )
     return name
+
+
+def _is_gguf(path: str) -> bool:
+    """Return whether there is a file at this path whose name ends in .gguf."""
+    return path.lower().endswith(".gguf") and os.path.isfile(path)
 
 
 def built_in_context() -> int | None:
