@@ -170,7 +170,8 @@ def unprintable(place: str, folder: Path) -> Any:
     return open("/dev/full" if place == "full disk" else folder / "said", "w", encoding=encoding)
 
 
-@pytest.mark.parametrize("place", ["ascii", pytest.param("full disk", marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["ascii", "full disk"])
 def test_a_run_of_the_library_ends_well_whatever_cannot_be_printed(tmp_path, monkeypatch, place):
     with unprintable(place, tmp_path) as out:
         for name in ("stdout", "__stdout__"):  # as in a process of its own
@@ -182,20 +183,13 @@ def test_a_run_of_the_library_ends_well_whatever_cannot_be_printed(tmp_path, mon
     assert place == "full disk" or "?" in (tmp_path / "said").read_text(place)
 
 
-# Each run starts an interpreter of its own with torch: CI runs one.
+# Each starts an interpreter of its own with torch: CI runs one.
 @pytest.mark.parametrize(
-    ("place", "door"),
-    [
-        pytest.param("full disk", "-m code_rl.cli train", marks=pytest.mark.long),
-        pytest.param("ascii", "-m code_rl.cli train", marks=pytest.mark.slow),
-        pytest.param("full disk", "library", marks=pytest.mark.slow),
-    ],
+    "place", [pytest.param("full disk", marks=pytest.mark.long), pytest.param("ascii", marks=pytest.mark.slow)]
 )
-def test_a_run_ends_well_whatever_cannot_be_printed(tmp_path, place, door):
+def test_a_command_ends_well_whatever_cannot_be_printed(tmp_path, place):
     given = small(tmp_path / "run", eval_every=0, eval_limit=1, max_steps=1)
-    words = ["-c", f"import code_rl; code_rl.train(**{given!r})"]
-    if door != "library":
-        words = [*door.split(), *(f"{name}={value}" for name, value in given.items())]
+    words = ["-m", "code_rl.cli", "train", *(f"{name}={value}" for name, value in given.items())]
     with unprintable(place, tmp_path) as out:
         done = subprocess.run(
             [sys.executable, *words], cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, timeout=240,
