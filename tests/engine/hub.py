@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+
+def take_for_the_hub(url: str, patch: pytest.MonkeyPatch, home: Path, *, offline: bool = False) -> None:
+    """Have this process ask `url` for the hub, keep its files in `home`, and hold no token of the user's."""
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template)
+    patch.setattr(constants, "ENDPOINT", url)
+    patch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    patch.setattr(constants, "HF_HUB_CACHE", str(home))
+    patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        patch.delenv(name, raising=False)
 
 
 class Hub(ThreadingHTTPServer):
@@ -27,13 +39,6 @@ class Hub(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def run(self, *words: str, token: str | None = "hf_of_this_test") -> subprocess.CompletedProcess[str]:
-        """A command of ours in a process that has this hub: its address is read when the package loads."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environment |= {"HF_ENDPOINT": self.url, "HF_HOME": tempfile.mkdtemp()} | ({"HF_TOKEN": token} if token else {})
-        command = [sys.executable, "-m", "code_rl.cli", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -13,11 +13,12 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 from tinker import types  # noqa: E402
 
+from code_rl.cli.main import main  # noqa: E402
 from code_rl.engine.adapters import read_folder  # noqa: E402
 from code_rl.engine.local import EmbeddedService  # noqa: E402
 from code_rl.engine.names import source_of  # noqa: E402
 from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
-from tests.engine.hub import Hub  # noqa: E402
+from tests.engine.hub import Hub, take_for_the_hub  # noqa: E402
 from tests.engine.local.embedded_models import text, trained  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 from tests.verbs import export_command  # noqa: E402
@@ -171,13 +172,27 @@ def test_adapter_without_its_other_half_is_refused(exported, tmp_path):
         read_folder(tmp_path, "tiny")
 
 
+@pytest.fixture
+def upload(exported, tmp_path, monkeypatch, capsys):
+    """Exports the checkpoint to a hub; returns the exit code and the last line on stderr."""
+    checkpoint = next((exported[0] / "checkpoints").rglob("*trained*"))
+
+    def run(hub: Hub, name: str, token: str | None = "hf_of_this_test") -> tuple[int, str]:
+        take_for_the_hub(hub.url, monkeypatch, tmp_path / "hub")
+        if token is not None:
+            monkeypatch.setenv("HF_TOKEN", token)
+        words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}", f"push_to_hub={name}"]
+        code = main(["export", *words])
+        return code, capsys.readouterr().err.splitlines()[-1]
+
+    return run
+
+
 @pytest.mark.parametrize("exported", [True], indirect=True, ids=["unembedding adapted"])
-def test_an_export_is_uploaded_whole_into_a_private_repository(exported, tmp_path):
-    hub, checkpoint = Hub(), next((exported[0] / "checkpoints").rglob("*trained*"))
-    words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}"]
-    done = hub.run("export", *words, "push_to_hub=model")
-    assert done.returncode == 0, done.stderr
-    assert hub.url in done.stderr
+def test_an_export_is_uploaded_whole_into_a_private_repository(upload, tmp_path):
+    code, said = upload(hub := Hub(), "model")
+    assert code == 0, said
+    assert hub.url in said
     written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert hub.files == {"me/model": written}
     assert (hub.private, hub.tokens) == ([True], {"Bearer hf_of_this_test"})
@@ -189,10 +204,8 @@ def test_an_export_is_uploaded_whole_into_a_private_repository(exported, tmp_pat
     ids=["no token", "no name", "refused"],
 )
 @pytest.mark.parametrize("exported", [True], indirect=True, ids=["unembedding adapted"])
-def test_an_upload_that_cannot_be_is_one_line_and_loses_nothing(exported, tmp_path, name, token, code):
-    hub, checkpoint = Hub(refuses=True), next((exported[0] / "checkpoints").rglob("*trained*"))
-    words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}"]
-    done = hub.run("export", *words, f"push_to_hub={name}", token=token)
-    assert done.returncode == code, done.stderr
-    assert "push_to_hub" in done.stderr.splitlines()[-1]
+def test_an_upload_that_cannot_be_is_one_line_and_loses_nothing(upload, tmp_path, name, token, code):
+    found, said = upload(Hub(refuses=True), name, token)
+    assert found == code, said
+    assert "push_to_hub" in said
     assert (tmp_path / "out").exists() == (code == 1)

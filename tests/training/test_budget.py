@@ -89,7 +89,7 @@ def test_dry_run_prices_the_run_and_starts_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("test_dataset", "splits"),
-    [("builtin", 3), ("deepcoder", 2), ("taco:test", 1), ("taco:test,leetcode:test,mbpp", 3)],
+    [("builtin", 3), ("deepcoder", 2), ("taco:test,leetcode:test,mbpp", 3)],
 )
 def test_a_forecast_evaluates_on_the_splits_that_there_are(tmp_path, test_dataset, splits):
     def sampled(**given):

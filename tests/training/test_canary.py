@@ -84,7 +84,7 @@ def test_an_answer_without_a_program_that_is_paid_in_full_is_named(canaries):
 @pytest.mark.long
 def test_a_run_is_the_same_beside_canaries_which_bound_its_reward(tmp_path, capsys):
     for name, share in (("with", 1), ("without", 0)):
-        assert train_command(small(tmp_path / name, max_steps=2, canary=share)) == 0
+        assert train_command(small(tmp_path / name, max_steps=2, save_every=0, canary=share)) == 0
     assert rollouts(tmp_path / "with") == rollouts(tmp_path / "without")
     beside = untimed(tmp_path / "with")
     figures: list[dict[str, Any]] = [
@@ -111,9 +111,8 @@ def pays_a_token(trajectory: Trajectory) -> float:
 
 @pytest.mark.long
 def test_a_judge_that_pays_one_token_is_named_within_ten_steps(tmp_path, capsys):
-    assert (
-        train_command(small(tmp_path, max_steps=10, canary=0.1, reward="tests.training.test_canary:pays_a_token")) == 0
-    )
+    given = small(tmp_path, max_steps=10, save_every=0, canary=0.1, reward="tests.training.test_canary:pays_a_token")
+    assert train_command(given) == 0
     records = read_metrics(tmp_path)
     found = findings(overview(tmp_path))
     assert found["canary-passed"]["severity"] == "bad"

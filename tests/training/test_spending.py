@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -14,8 +15,10 @@ import pytest
 from code_rl.engine import place_of
 from code_rl.training import prepare
 from code_rl.training.config import make_config
+from code_rl.training.trainer import confirm
 from code_rl.util.settings import read_arguments
 from tests.paths import ROOT
+from tests.refusals import refused
 
 KEY = {"TINKER_API_KEY": "tml-dummy-key"}
 NO_PACKET_LEAVES = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
@@ -81,20 +84,24 @@ def test_what_spends_money_without_an_end_is_refused_where_nobody_can_confirm(tm
     assert not (tmp_path / "code-rl-logs").exists()
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize(
     ("words", "end", "longest"),
     [
-        ("main --max_steps 20 --max_tokens 112", "20 steps are done", 112),
+        ("max_steps=20 max_tokens=112", "20 steps are done", 112),
         ("max_steps=1 max_tokens=112 max_tokens_schedule=0:64,100:128", "1 step is done", 128),
         ("max_tokens_total=1000000 max_tokens=112 max_tokens_schedule=0:64,1:96", "max_tokens_total=1000000", 96),
     ],
 )
-def test_what_has_an_end_is_announced_with_its_longest_completion_and_goes_on_to_the_service(
-    tmp_path, words, end, longest
-):
-    result = call(tmp_path, *words.split(), **KEY, **NO_PACKET_LEAVES)
-    assert f"completions × up to {longest} tokens a step, until {end}\n" in result.stdout
+def test_what_has_an_end_is_announced_with_its_longest_completion(capsys, words, end, longest):
+    confirm(make_config(read_arguments(words.split())), resumes=False)
+    assert f"completions × up to {longest} tokens a step, until {end}\n" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_what_has_an_end_goes_on_to_the_service(tmp_path):
+    result = call(tmp_path, *["main", "--max_steps", "20", "--max_tokens", "112"], **KEY, **NO_PACKET_LEAVES)
+    assert "until 20 steps are done\n" in result.stdout
     assert result.returncode == 2
     assert "cannot be reached" in result.stderr
 
@@ -142,11 +149,11 @@ def test_keys_are_found_in_an_env_file_from_the_working_directory_upwards(tmp_pa
     assert "this costs money" in call(tmp_path / "deep" / "er").stdout
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("before", "said"), [(3, "give max_steps=, max_tokens_total= or max_cost="), (-1, "reached")])
-def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, before, said):
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize("before", [3, -1])
+def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, before):
     settings = {"backend": "tinker", "model_name": "x", "max_steps": before}
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    result = call(tmp_path, f"log_path={tmp_path}", "max_steps=-1", **KEY, **NO_PACKET_LEAVES)
-    assert result.returncode == 2
-    assert said in result.stderr
+    config, _, resumes = prepare({"log_path": str(tmp_path), "max_steps": "-1"})
+    with refused("max_steps=", "max_tokens_total=", "max_cost=") if before == 3 else contextlib.nullcontext():
+        confirm(config, resumes)

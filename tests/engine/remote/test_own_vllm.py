@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from code_rl.cli.main import main
 from code_rl.training import read_metrics
 from tests.engine.remote.test_vllm import given
 from tests.paths import ROOT
@@ -111,17 +112,20 @@ def test_a_run_that_is_ended_leaves_no_server_and_resumes(run, ending):
     "ending",
     [pytest.param(signal.SIGKILL, marks=pytest.mark.long), pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
 )
-def test_a_server_ends_with_its_guard(run, ending):
+def test_a_server_ends_with_its_guard(run, capsys, ending):
+    def end_guard() -> None:
+        until(lambda: (run / "metrics.jsonl").exists())
+        (guard,) = servers(run, b"guard.py")
+        os.kill(guard, ending)
+
+    killing = threading.Thread(target=end_guard)
+    killing.start()
+    # Nobody waits for a server that nobody starts again.
     words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50", outage_timeout="600").items()]
-    command = [sys.executable, str(ROOT / "train.py"), *words]
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    until(lambda: (run / "metrics.jsonl").exists() or started.poll() is not None)
-    (guard,) = servers(run, b"guard.py")
-    os.kill(guard, ending)
+    assert main(["train", *words]) == 1
+    assert str(run / "vllm.log") in capsys.readouterr().err.splitlines()[-1]
+    killing.join()
     until(lambda: not servers(run))
-    _, said = started.communicate(timeout=60)  # nobody waits for a server that nobody starts again
-    assert started.returncode == 1
-    assert str(run / "vllm.log").encode() in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("speed", [700, 20000])

@@ -123,9 +123,9 @@ async def aiter_of(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
 def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
     match how:
         case "gzip":
-            return {"Content-Encoding": "gzip"}, gzip.compress(body)
+            return {"Content-Encoding": "gzip"}, gzip.compress(body, 1)
         case "deflate":
-            return {"Content-Encoding": "deflate"}, zlib.compress(body)
+            return {"Content-Encoding": "deflate"}, zlib.compress(body, 1)
     return {}, body
 
 

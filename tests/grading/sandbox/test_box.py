@@ -241,8 +241,9 @@ HONEST = {
 
 @pytest.fixture(scope="module")
 def outputs(level):
-    """{name: result}, each in a box of its own."""
-    return {name: in_a_box(command, level=level)[0] for name, (command, _) in HONEST.items()}
+    """{name: result}, each in a directory of its own."""
+    commands = [f"mkdir {number}; cd {number}\n{command}" for number, (command, _) in enumerate(HONEST.values())]
+    return dict(zip(HONEST, in_a_box(*commands, level=level), strict=True))
 
 
 @pytest.mark.parametrize("name", HONEST)
