@@ -227,6 +227,7 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
     assert "unknown setting 'nmae', did you mean 'name'?" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_stage_of_prepare_is_a_function_and_a_line(tmp_path):
     preparation = copy_source(tmp_path) / "data" / "preparation"
     for name, line, more in (

@@ -32,6 +32,7 @@ def test_a_problems_own_language_decides_how_its_references_and_wrong_solutions_
     assert made.reasons == {"python": "reference_fails"}
 
 
+@pytest.mark.long
 @needs["cpp"]
 def test_a_set_is_prepared_in_another_language_with_the_solutions_that_it_has_there(tmp_path: Path) -> None:
     row = {

@@ -37,6 +37,7 @@ def test_files_are_those_of_the_record():
     }
 
 
+@pytest.mark.long
 def test_model_loads_with_transformers(tokenizer):
     model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER)
     assert model.config.model_type == "qwen3"

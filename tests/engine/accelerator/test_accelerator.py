@@ -38,6 +38,7 @@ def assert_same(ours, cpu):
     assert flat(ours) == [pytest.approx(each, rel=1e-5, abs=1e-5) for each in flat(cpu)]
 
 
+@pytest.mark.long
 def test_the_engine_sees_its_name_memory_and_number_type(card):
     found = card("facts")
     assert found == {
@@ -90,6 +91,7 @@ def test_an_export_has_the_tensors_of_the_cpu(card, tmp_path):
     assert_same(ours, card("exported", "cpu", str(tmp_path / "cpu")))
 
 
+@pytest.mark.long
 def test_a_run_with_kl_that_was_resumed_has_the_figures_of_a_whole_one_on_the_cpu(card, tmp_path):
     ours, cpu = (card("whole_run", *how) for how in ((NAME, str(tmp_path), (1, 2)), ("cpu", str(tmp_path), (2,))))
     assert len(ours) == 2
@@ -152,6 +154,7 @@ def test_a_plan_beside_vllm_counts_its_weights_and_working_memory_too(card):
     assert "vLLM" not in alone["line"]
 
 
+@pytest.mark.long
 def test_a_plan_beside_vllm_that_cannot_fit_names_it(card):
     assert "leave out sampler=vllm" in card("refused", GIB, True)
     assert "model_name" in card("refused", 1 << 20, True)
@@ -182,6 +185,7 @@ def test_a_run_gives_its_own_vllm_the_share_of_the_plan(card, tmp_path):
     assert found["options"]["max_num_seqs"] == 256
 
 
+@pytest.mark.long
 def test_a_plan_that_cannot_fit_names_the_setting_that_would(card):
     for words in ("", "max_tokens_schedule=0:2048"):
         remedy = card("refused", 13 << 20, False, words).rpartition("give ")[2]

@@ -150,7 +150,13 @@ def memory_mb(server: ServeProcess) -> float:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(100, marks=pytest.mark.long),
+        pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
 def test_hostile_requests_are_refused_and_nothing_else_happens(tmp_path, count):
     with ServeProcess(tmp_path, max_request_mb=1) as server:
         raw = Raw(server.port)

@@ -161,6 +161,7 @@ def shared(monkeypatch):
     shared_executor.close()
 
 
+@pytest.mark.long
 def test_where_the_process_s_own_sandbox_stays_away_programs_have_no_verdict(shared, monkeypatch):
     monkeypatch.setenv("SANDBOX_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("code_rl.grading.sandbox.connect.REMOTE_OUTAGE_TIMEOUT_S", 0.2)

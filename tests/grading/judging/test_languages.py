@@ -160,6 +160,7 @@ def test_deep_recursion_and_long_inputs_are_no_trouble(level):
     assert judge_at(level, problem("cpp", (StdinTest(many, str(7654321 * 1_250_000)),)), total).correct
 
 
+@pytest.mark.long
 @needs["cpp"]
 def test_a_checker_decides_about_a_program_of_another_language():
     accepts = (
@@ -265,6 +266,7 @@ def test_a_level_without_boxes_is_refused_by_name():
         judge_at("none", problem("cpp"), RIGHT["cpp"])
 
 
+@pytest.mark.long
 @needs["cpp"]
 def test_limits_and_crashes_are_told_apart_on_a_sandbox_fusion_server():
     slow, crash = "int main() { for (volatile int i = 0;; ++i); }", "int main() { return 3; }"

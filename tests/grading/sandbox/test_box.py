@@ -283,6 +283,7 @@ def test_a_link_leads_no_read_outside_or_to_a_device_without_an_end(target, leve
             box.read("link")
 
 
+@pytest.mark.long
 def test_many_boxes_open_and_close_at_once(level):
     async def one():
         async with code_rl.open_box(level) as box:
