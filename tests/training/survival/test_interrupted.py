@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -74,6 +75,22 @@ def test_ctrl_c_in_code_rl_eval_keeps_what_was_done_and_says_with_which_out_to_g
     assert code == 130, said
     assert f"to go on: the same command with out={tmp_path / 'out'}" in said
     assert "Traceback" not in said
+
+
+def test_ctrl_c_in_code_rl_judge_keeps_the_verdicts_and_says_that_the_same_command_goes_on(tmp_path):
+    problem = {"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": "1"}]}
+    codes = ["print(1)", *["while True: pass"] * 40]
+    programs = [{"problem_id": "a", "program_id": str(i), "code": code} for i, code in enumerate(codes)]
+    for name, rows in (("problems", [problem]), ("programs", programs)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    out = tmp_path / "verdicts.jsonl"
+    paths = [f"dataset={tmp_path / 'problems.jsonl'}", f"programs={tmp_path / 'programs.jsonl'}", f"out={out}"]
+    words = ["-m", "code_rl.cli", "judge", "executor=embedded", *paths]
+    code, said = interrupted(words, "41 programs", until=out)
+    assert code == 130, said
+    assert f"the verdicts so far are in {out}; the same command goes on" in said
+    assert "Traceback" not in said
+    assert json.loads(out.read_text().splitlines()[0])["verdict"] == "passed"
 
 
 @pytest.mark.long
