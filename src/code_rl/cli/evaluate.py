@@ -22,8 +22,9 @@ from code_rl.evaluation import (
 )
 from code_rl.training import new_folder
 from code_rl.training.config import published_values, refuse_settings
-from code_rl.util.errors import ConfigError, OutageError
+from code_rl.util.errors import ConfigError
 from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
+from code_rl.util.outage import noted
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
@@ -38,12 +39,10 @@ def eval_command(given: Mapping[str, Any]) -> int:
         refuse_settings(config)
     out = _out(config)
     is_new = config.out is None or not out.exists()
+    kept = f"what is there is kept; to go on: the same command with out={out}"
     try:
-        return asyncio.run(evaluate_benchmarks(config, data, out))
-    except (KeyboardInterrupt, OutageError) as error:
-        if any(out.rglob(SAMPLES)):
-            error.add_note(f"what is there is kept; to go on: the same command with out={out}")
-        raise
+        with noted(lambda: kept if any(out.rglob(SAMPLES)) else None):
+            return asyncio.run(evaluate_benchmarks(config, data, out))
     finally:
         if is_new and out.is_dir() and {entry.name for entry in out.iterdir()} <= {LOCK}:
             shutil.rmtree(out)

@@ -18,8 +18,9 @@ from code_rl.evaluation.programs import (
     judge_programs,
 )
 from code_rl.grading.sandbox import check_executor, connect_executor
-from code_rl.util.errors import ConfigError, OutageError
+from code_rl.util.errors import ConfigError
 from code_rl.util.options import SandboxOptions, option
+from code_rl.util.outage import noted
 from code_rl.util.settings import make_settings
 
 
@@ -57,12 +58,9 @@ def judge_command(given: Mapping[str, str]) -> int:
     verdict or for a dry run, else 1. Raises ConfigError and DataError for bad input, before a
     program is run."""
     config = make_settings(JudgeConfig, given)
-    try:
+    kept = f"the verdicts so far are in {config.out}; the same command goes on"
+    with noted(lambda: kept if os.path.exists(config.out) else None):
         judged = asyncio.run(_run(config))
-    except (KeyboardInterrupt, OutageError) as error:
-        if os.path.exists(config.out):
-            error.add_note(f"the verdicts so far are in {config.out}; the same command goes on")
-        raise
     return 0 if judged is None or judged.complete else 1
 
 

@@ -1,9 +1,14 @@
-"""The outage of a service: reported once, waited for up to a limit, and its end reported once."""
+"""The outage of a service: reported once, waited for up to a limit, and its end reported once. If
+it ends a command, a note says how to go on."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Callable, Iterator
+
+from code_rl.util.errors import OutageError
 
 logger = logging.getLogger("code_rl.outages")
 
@@ -46,3 +51,15 @@ class Outage:
         if self._since is not None:
             logger.warning("%s answers again after %.0f s", self.service, self.seconds)
         self._since = None
+
+
+@contextlib.contextmanager
+def noted(how: Callable[[], str | None]) -> Iterator[None]:
+    """Add a note to the OutageError or KeyboardInterrupt that ends the block: `how`, called then,
+    returns how to go on, or None if nothing is kept."""
+    try:
+        yield
+    except (KeyboardInterrupt, OutageError) as error:
+        if (note := how()) is not None:
+            error.add_note(note)
+        raise

@@ -19,8 +19,9 @@ from code_rl.data.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR, run_
 from code_rl.data.preparation.workspace import WORK, Candidate, Decision, OnItem, Workspace
 from code_rl.data.preparation.write import check_replaced, run_write
 from code_rl.grading.sandbox import check_executor
-from code_rl.util.errors import ConfigError, OutageError, install_command, require
+from code_rl.util.errors import ConfigError, install_command, require
 from code_rl.util.files import check_out
+from code_rl.util.outage import noted
 from code_rl.util.progress import View, progress
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
@@ -46,11 +47,9 @@ def prepare(config: PrepareConfig) -> int:
     """
     source = _check(config)
     with Workspace(config, source, store_key(source, config.language)) as workspace:
-        try:
+        kept = f"what was decided is kept in {workspace.out}; the same command goes on"
+        with noted(lambda: kept):
             return asyncio.run(_run_stages(workspace, View()))
-        except (KeyboardInterrupt, OutageError) as error:
-            error.add_note(f"what was decided is kept in {workspace.out}; the same command goes on")
-            raise
 
 
 def _check(config: PrepareConfig) -> Dataset:
