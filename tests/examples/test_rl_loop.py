@@ -19,7 +19,7 @@ from examples.rl_loop import Completion, Group, Settings, main, make_datums
 from tests.paths import ROOT
 
 LOOP = ROOT / "examples" / "rl_loop.py"
-SMALL: dict[str, Any] = {"max_tokens": 64, "max_steps": 2, "eval_limit": 4, "eval_samples": 2}
+SMALL: dict[str, Any] = {"max_tokens": 64, "max_steps": 3, "eval_limit": 4, "eval_samples": 2}
 SAME = ("mean_correct", "mean_reward", "n_datums", "eval/pass@1")
 
 

@@ -84,5 +84,5 @@ def test_a_run_that_is_asked_about_and_deleted_begins_anew(run, tmp_path, monkey
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: "d")
-    assert train_command(small(copy, max_steps=1, behavior_if_log_dir_exists="ask")) == 0
-    assert [record["step"] for record in untimed(copy)] == [0]
+    assert train_command(small(copy, eval_every=0, max_steps=1, behavior_if_log_dir_exists="ask")) == 0
+    assert [record["step"] for record in untimed(copy)] == [-1, 0]

@@ -31,6 +31,7 @@ class HubServer:
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
+        # It looks for its end this often, in seconds.
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     def __enter__(self) -> HubServer:
